@@ -1,0 +1,1 @@
+"""Capture K and V from a running vLLM into a kvtrace trace."""

@@ -1,0 +1,74 @@
+"""The `kvtrace` command: a visible list of subcommands, and the one place that turns errors into exit codes.
+
+Exit codes: 0 gave what was asked, 1 a limit is breached, 2 unusable input or command line,
+3 not enough coverage to tell.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+#from kvtrace.commands.calibrate import calibrate
+from kvtrace.commands.inspect import inspect
+#from kvtrace.commands.query import query
+#from kvtrace.commands.replay import replay
+#from kvtrace.commands.report import report
+#from kvtrace.commands.scales import scales
+from kvtrace.errors import KVTraceError
+
+EXIT_UNUSABLE = 2
+
+app = typer.Typer(
+    name="kvtrace",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+#app.command()(report)
+app.command()(inspect)
+#app.command()(replay)
+#app.command()(query)
+#app.command()(scales)
+#app.command()(calibrate)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from kvtrace import __version__
+
+        typer.echo(f"kvtrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def kvtrace(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+) -> None:
+    """Find out whether FP8 KV-cache scales still cover what a model now produces.
+
+    Everything works offline on a saved trace: which layer, which KV head, K or V, at which positions and in
+    which workload values leave the range of the scales, and what other scales would do.
+    """
+
+
+def main() -> None:
+    """Run the command line; an expected error becomes one line on stderr and exit code 2."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        app()
+    except KVTraceError as error:
+        if debug:
+            raise
+        typer.echo(f"kvtrace: {error}", err=True)
+        sys.exit(EXIT_UNUSABLE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Options that several commands share, so that they read and behave alike."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvtrace.errors import InputError, OutputExistsError
+
+
+class TextFormat(StrEnum):
+    """Formats of commands that print for people or for programs."""
+
+    text = "text"
+    json = "json"
+
+
+FORMAT_TEXT_JSON = Annotated[TextFormat, typer.Option("--format", help="For people, or for programs.")]
+JSON = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+OUTPUT = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write there instead of to stdout.", show_default=False)
+]
+FORCE = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
+
+
+def chosen_format(output_format: TextFormat, *, as_json: bool) -> TextFormat:
+    """Return the format asked for; `--json` means `--format json`."""
+    return TextFormat.json if as_json else output_format
+
+
+def deliver(text: str, output: Path | None, *, force: bool) -> None:
+    """Print `text`, or write it to `output`.
+
+    Raises OutputExistsError: the file exists and `force` is False. InputError: it cannot be written.
+    """
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        with output.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise OutputExistsError(f"{output}: exists; give another name, or --force to overwrite it") from error
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written: {error.strerror}") from error

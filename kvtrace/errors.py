@@ -1,0 +1,70 @@
+"""Every error a user of kvtrace can meet.
+
+KVTraceError
+├── InputError                 exit 2: an input or the command line cannot be used
+│   ├── NotATraceError         the path is no trace, or no run
+│   ├── SchemaVersionError     written by a newer kvtrace
+│   ├── IntegrityError         a file is missing, cut, or differs from its checksum
+│   ├── EmptyTraceError        a sound trace without a committed row
+│   ├── ArtifactError          a scale artifact cannot be read at all
+│   ├── NoValidCandidateError  every candidate asked for is invalid
+│   ├── OutputExistsError      the output is there already and --force was not given
+│   ├── DeviceError            the device asked for is not there
+│   ├── QueryError             no such query, or the SQL is refused or wrong
+│   └── MissingExtraError      the command needs an extra that is not installed
+└── InvalidCandidateError      one candidate cannot be used; the others go on
+
+The text says what is wrong, what was expected and what to do, and names the file.
+"""
+
+
+class KVTraceError(Exception):
+    """Base of all errors that kvtrace raises on purpose."""
+
+
+class InputError(KVTraceError):
+    """An input or the command line cannot be used; the command ends with exit code 2."""
+
+
+class NotATraceError(InputError):
+    """The path is not a kvtrace trace or run."""
+
+
+class SchemaVersionError(InputError):
+    """The file was written with a schema this version cannot read."""
+
+
+class IntegrityError(InputError):
+    """A file of a trace or run is missing, cut, or differs from its checksum."""
+
+
+class EmptyTraceError(InputError):
+    """The trace is sound but holds no committed row."""
+
+
+class ArtifactError(InputError):
+    """A scale artifact cannot be read at all."""
+
+
+class NoValidCandidateError(InputError):
+    """Every candidate asked for is invalid, so there is nothing to report."""
+
+
+class OutputExistsError(InputError):
+    """The output exists and would be overwritten."""
+
+
+class DeviceError(InputError):
+    """The device asked for is not available."""
+
+
+class QueryError(InputError):
+    """The query does not exist, or its SQL is refused or wrong."""
+
+
+class MissingExtraError(InputError):
+    """The command needs an optional dependency that is not installed."""
+
+
+class InvalidCandidateError(KVTraceError):
+    """One candidate cannot be used; it is reported as invalid with this reason."""

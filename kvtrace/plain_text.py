@@ -1,0 +1,24 @@
+"""Text from outside (labels, names, paths) made safe to print."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def plain(text: str, limit: int = 60) -> str:
+    r"""Return `text` with control, direction and unassigned characters as escapes, cut to `limit`.
+
+    A terminal then shows it as it is: no colour, no cursor movement, no reversed direction.
+
+    >>> plain("a\x1b[31mb")
+    'a\\x1b[31mb'
+    >>> plain("x" * 100, limit=10)
+    'xxxxxxxxx…'
+    """
+    shown = "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNSAFE_CATEGORIES else char
+        for char in text[: limit + 1]
+    )
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -1,0 +1,246 @@
+"""Open a trace: check its records, join its ranks, stream its tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from kvtrace.errors import EmptyTraceError, IntegrityError, NotATraceError, SchemaVersionError
+from kvtrace.trace.format import (
+    REQUESTS_FILE,
+    SAMPLING_FILE,
+    SCHEMA_VERSION,
+    TRACE_FILE,
+    TRACE_SUFFIX,
+    LayerRecord,
+    RequestRecord,
+    SamplingRecord,
+    TraceRecord,
+)
+from kvtrace.trace.requests import read_requests, read_sampling, read_sealed
+from kvtrace.trace.store import COPY_AGAIN, RankStore, open_store
+from kvtrace.trace.tokens import JoinedRows, Tokens, join_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kvtrace.trace.format import ArraySpec, StoredDtype
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The values of some tokens in one layer, K or V, on one rank.
+
+    row: [num_rows] int64, index into `Trace.tokens`. kv_heads: global ids of the second axis.
+    values: [num_rows, kv_head, head_dim]; uint16 bits where layer.dtype is bfloat16 or float16, else float32.
+    """
+
+    layer: LayerRecord
+    tensor: Literal["k", "v"]
+    kv_heads: tuple[int, ...]
+    row: NDArray[np.int64]
+    values: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A block not read yet. `load` may be called from any thread."""
+
+    store: RankStore
+    token_of_row: NDArray[np.int64]
+    layer: LayerRecord
+    tensor: Literal["k", "v"]
+    spec: ArraySpec
+    chunk: int
+
+    def load(self) -> Block:
+        """Read, check and unpack the chunk. Raises IntegrityError naming its file."""
+        values = self.store.read_chunk(self.spec, self.chunk)
+        row = self.token_of_row[self.store.rows_of_chunk(self.chunk)]
+        counted = row >= 0
+        if not counted.all():
+            row, values = row[counted], values[counted]
+        return Block(self.layer, self.tensor, self.layer.kv_heads, row, values)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedLayer:
+    """One layer over all ranks."""
+
+    index: int
+    name: str
+    kv_heads: tuple[int, ...]
+    """Global ids, ascending."""
+    head_dim_k: int
+    head_dim_v: int
+    dtype: StoredDtype
+    backend: str
+    kv_cache_dtype: str
+    sliding_window: int | None
+    k_scale: tuple[float, ...]
+    """Effective scale of each head of `kv_heads`."""
+    v_scale: tuple[float, ...]
+    has_fp8_cache: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """An open trace. Tensors are read from disk as they are asked for."""
+
+    path: Path
+    record: TraceRecord
+    requests: dict[int, RequestRecord]
+    sampling: dict[int, SamplingRecord]
+    ranks: tuple[RankStore, ...]
+    joined: JoinedRows
+    layers: dict[int, MergedLayer]
+    digest: str
+    """SHA-256 over every record file and the commit digests: equal digests mean equal content."""
+
+    @property
+    def name(self) -> str:
+        """Return the directory's name without `.kvtrace`."""
+        return self.path.resolve().name.removesuffix(TRACE_SUFFIX)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Return the sampled tokens, ranks joined."""
+        return self.joined.tokens
+
+    @property
+    def has_fp8_cache(self) -> bool:
+        """Whether the engine wrote any captured layer's K and V as FP8."""
+        return any(layer.has_fp8_cache for layer in self.layers.values())
+
+    def block_refs(self) -> list[BlockRef]:
+        """List every stored block, in file order."""
+        return [
+            BlockRef(store, token_of_row, layer, "k" if tensor == "k" else "v", spec, chunk)
+            for store, token_of_row in zip(self.ranks, self.joined.token_of_row, strict=True)
+            for chunk in range(store.num_chunks)
+            for layer, tensor, spec in store.tensor_specs()
+        ]
+
+    def blocks(self) -> Iterator[Block]:
+        """Stream every stored tensor once; one chunk is in memory at a time.
+
+        Raises IntegrityError: a chunk is missing, cut or damaged.
+        """
+        for ref in self.block_refs():
+            yield ref.load()
+
+
+def open_trace(path: Path | str) -> Trace:
+    """Open the trace in directory `path`; tensors stay on disk.
+
+    Raises NotATraceError, SchemaVersionError, IntegrityError, or EmptyTraceError (no committed row).
+    """
+    path = Path(path)
+    record = _read_trace_record(path)
+    requests, sampling = read_requests(path), read_sampling(path)
+    ranks = tuple(open_store(store) for store in _rank_directories(path, record))
+    for store in ranks:
+        if store.rank.trace_id != record.trace_id:
+            raise IntegrityError(
+                f"{store.path}: belongs to trace {store.rank.trace_id}, "
+                f"expected {record.trace_id}. {COPY_AGAIN}"
+            )
+    if not any(chunk.num_rows for store in ranks for chunk in store.commit.chunks):
+        raise EmptyTraceError(
+            f"{path}: holds no committed row. Did requests of a sampled workload reach the engine, "
+            "and did it run longer than the flush interval or shut down in order?"
+        )
+    joined = join_ranks(ranks, requests)
+    return Trace(path, record, requests, sampling, ranks, joined, _merge_layers(ranks), _digest(path, ranks))
+
+
+def _read_trace_record(path: Path) -> TraceRecord:
+    file = path / TRACE_FILE
+    if not file.is_file():
+        raise NotATraceError(
+            f"{path}: is not a trace: expected a directory with {TRACE_FILE}. "
+            "`kvtrace inspect` takes what the capture plug-in wrote, NAME.kvtrace"
+        )
+    check_schema_version(file, SCHEMA_VERSION)
+    return read_sealed(file, TraceRecord)
+
+
+def check_schema_version(file: Path, supported: str) -> None:
+    """Raise SchemaVersionError if the JSON file's schema_version has another major version than `supported`.
+
+    A file that is no JSON passes: the reader of its content says what is wrong with it.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return
+    found = str(content.get("schema_version", "")) if isinstance(content, dict) else ""
+    if found.split(".")[0] != supported.split(".")[0]:
+        raise SchemaVersionError(
+            f"{file}: has schema version {found or 'none'}, this kvtrace reads {supported.split('.')[0]}.x. "
+            "Install the kvtrace that wrote it, or a newer one"
+        )
+
+
+def _rank_directories(path: Path, record: TraceRecord) -> list[Path]:
+    found = {int(p.name[5:-5]): p for p in path.glob("rank-*.zarr") if p.name[5:-5].isdecimal()}
+    expected = range(record.engine.tensor_parallel_size * record.engine.pipeline_parallel_size)
+    missing = [f"rank-{rank}.zarr" for rank in expected if rank not in found]
+    if missing:
+        raise IntegrityError(
+            f"{path}: {', '.join(missing)} missing; the engine ran on {len(expected)} ranks. "
+            "Copy the stores of all ranks, which may lie on other hosts, into one directory"
+        )
+    return [found[rank] for rank in sorted(found)]
+
+
+def _merge_layers(ranks: tuple[RankStore, ...]) -> dict[int, MergedLayer]:
+    per_layer: dict[int, list[LayerRecord]] = {}
+    for store in ranks:
+        for layer in store.rank.layers:
+            if layer.captured:
+                per_layer.setdefault(layer.index, []).append(layer)
+    return {index: _merge_layer(parts) for index, parts in sorted(per_layer.items())}
+
+
+def _merge_layer(parts: list[LayerRecord]) -> MergedLayer:
+    k_scale: dict[int, float] = {}
+    v_scale: dict[int, float] = {}
+    for part in parts:
+        k_scale |= zip(part.kv_heads, _per_head(part.k_scale, part), strict=True)
+        v_scale |= zip(part.kv_heads, _per_head(part.v_scale, part), strict=True)
+    heads, first = tuple(sorted(k_scale)), parts[0]
+    return MergedLayer(
+        index=first.index,
+        name=first.name,
+        kv_heads=heads,
+        head_dim_k=first.head_dim_k,
+        head_dim_v=first.head_dim_v,
+        dtype=first.dtype,
+        backend=first.backend,
+        kv_cache_dtype=first.kv_cache_dtype,
+        sliding_window=first.sliding_window,
+        k_scale=tuple(k_scale[head] for head in heads),
+        v_scale=tuple(v_scale[head] for head in heads),
+        has_fp8_cache=any(part.has_fp8_cache for part in parts),
+    )
+
+
+def _per_head(scale: tuple[float, ...], layer: LayerRecord) -> tuple[float, ...]:
+    return scale * len(layer.kv_heads) if len(scale) == 1 else scale
+
+
+def _digest(path: Path, ranks: tuple[RankStore, ...]) -> str:
+    digest = hashlib.sha256()
+    for name in (TRACE_FILE, REQUESTS_FILE, SAMPLING_FILE):
+        digest.update((path / name).read_bytes())
+    for store in ranks:
+        digest.update(store.rank.model_dump_json().encode())
+        digest.update("".join(chunk.digest for chunk in store.commit.chunks).encode())
+    return digest.hexdigest()

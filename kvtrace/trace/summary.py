@@ -1,0 +1,209 @@
+"""What a trace holds: the answer of `kvtrace inspect`, as data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kvtrace.trace.format import (
+    EngineRecord,
+    ModelRecord,
+    PrivacyRecord,
+    Record,
+    RequestRecord,
+    SamplingRecord,
+)
+from kvtrace.trace.strata import PHASES
+
+if TYPE_CHECKING:
+    from kvtrace.trace.reader import Trace
+
+INSPECT_SCHEMA_VERSION: Final = "1.0"
+
+
+class LayerSummary(Record):
+    """One layer as the engine ran it."""
+
+    layer: int
+    kv_heads: tuple[int, ...]
+    backend: str
+    kv_cache_dtype: str
+    has_fp8_cache: bool
+    k_scale: tuple[float, ...]
+    """Effective, per head of `kv_heads`."""
+    v_scale: tuple[float, ...]
+
+
+class CoverageCell(Record):
+    """Tokens and requests of one workload × phase × position octave."""
+
+    workload: str
+    phase: str
+    position_octave: int
+    num_tokens: int
+    num_requests: int
+
+
+class Completeness(Record):
+    """Whether every position that the sampling rules chose is there, over finished sampled requests."""
+
+    num_expected: int
+    """Positions that the rules chose and the model computed."""
+    num_stored: int
+    num_dropped: int
+    """Rows lost on purpose or by a fault, summed over ranks."""
+    num_missing_positions: int
+    """Positions never computed here (prefix-cache hits), sampled or not."""
+    num_requests_with_missing: int
+    num_unfinished_requests: int
+    """Sampled requests without an end record: how much of them is missing is not known."""
+    dropped_by_reason: dict[str, int]
+    num_superseded: int
+    num_unknown_request: int
+    num_beyond_end: int
+
+
+class TraceSummary(Record):
+    """The JSON of `kvtrace inspect --format json`."""
+
+    schema_version: str = INSPECT_SCHEMA_VERSION
+    path: str
+    trace_id: str
+    created_at: float
+    digest: str
+    model: ModelRecord
+    engine: EngineRecord
+    privacy: PrivacyRecord
+    has_fp8_cache: bool
+    layers: tuple[LayerSummary, ...]
+    sampling: tuple[SamplingRecord, ...]
+    num_tokens: int
+    num_requests: int
+    num_sampled_requests: int
+    requests_by_status: dict[str, int]
+    coverage: tuple[CoverageCell, ...]
+    completeness: Completeness
+    num_ranks: int
+    num_chunks: int
+    closed: bool
+    """Every rank was shut down in order."""
+    cost: dict[str, float]
+    """Summed over ranks: hook_s, write_s in seconds, raw_bytes, stored_bytes."""
+    reread: bool
+    """True after --verify: every tensor was read and checked; else presence and checksums were."""
+
+
+def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
+    """Check the trace's files and count what it holds.
+
+    verify: reread every tensor; without it each chunk's presence and closing checksum are compared with the
+    commit record. Raises IntegrityError naming the file.
+    """
+    for store in trace.ranks:
+        store.verify() if verify else store.check()
+    cost: Counter[str] = Counter()
+    for store in trace.ranks:
+        cost.update(store.commit.cost)
+    return TraceSummary(
+        path=str(trace.path),
+        trace_id=trace.record.trace_id,
+        created_at=trace.record.created_at,
+        digest=trace.digest,
+        model=trace.record.model,
+        engine=trace.record.engine,
+        privacy=trace.record.privacy,
+        has_fp8_cache=trace.has_fp8_cache,
+        layers=tuple(
+            LayerSummary(
+                layer=layer.index,
+                kv_heads=layer.kv_heads,
+                backend=layer.backend,
+                kv_cache_dtype=layer.kv_cache_dtype,
+                has_fp8_cache=layer.has_fp8_cache,
+                k_scale=layer.k_scale,
+                v_scale=layer.v_scale,
+            )
+            for layer in trace.layers.values()
+        ),
+        sampling=tuple(trace.sampling[key] for key in sorted(trace.sampling)),
+        num_tokens=len(trace.tokens),
+        num_requests=len(trace.requests),
+        num_sampled_requests=sum(r.sampled for r in trace.requests.values()),
+        requests_by_status=dict(Counter(r.status for r in trace.requests.values())),
+        coverage=_coverage(trace),
+        completeness=_completeness(trace),
+        num_ranks=len(trace.ranks),
+        num_chunks=sum(store.num_chunks for store in trace.ranks),
+        closed=all(store.commit.closed for store in trace.ranks),
+        cost=dict(cost),
+        reread=verify,
+    )
+
+
+def expected_positions(request: RequestRecord, stride: int) -> int:
+    """Return how many sampled positions the model computed: p % stride == offset, in no missing range.
+
+    >>> from kvtrace.trace.format import RequestRecord
+    >>> request = RequestRecord(request=0, sampled=True, sampling_id=0, offset=3, prompt_tokens=40,
+    ...     computed_tokens=40, missing=((0, 16),), status="stop", arrived_at=0.0)
+    >>> expected_positions(request, stride=16)  # 19 and 35; 3 was a prefix-cache hit
+    2
+    """
+
+    def sampled_below(end: int) -> int:
+        return max(0, (end - request.offset + stride - 1) // stride)
+
+    computed = sampled_below(request.computed_tokens)
+    return computed - sum(sampled_below(stop) - sampled_below(start) for start, stop in request.missing)
+
+
+def _coverage(trace: Trace) -> tuple[CoverageCell, ...]:
+    tokens = trace.tokens
+    names = sorted({request.workload for request in trace.requests.values()})
+    code_of_name = {name: code for code, name in enumerate(names)}
+    numbers = np.array(sorted(trace.requests), dtype=np.int64)
+    code_of_request = np.array([code_of_name[trace.requests[n].workload] for n in numbers.tolist()])
+    workload = code_of_request[np.searchsorted(numbers, tokens.request)]
+    keys = np.stack([workload, tokens.phase, tokens.octave, tokens.request]).astype(np.int64)
+    per_request, num_tokens = np.unique(keys, axis=1, return_counts=True)
+    cells: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for (code, phase, octave, _), count in zip(per_request.T.tolist(), num_tokens.tolist(), strict=True):
+        tokens_before, requests_before = cells.get((code, phase, octave), (0, 0))
+        cells[code, phase, octave] = (tokens_before + count, requests_before + 1)
+    return tuple(
+        CoverageCell(
+            workload=names[code],
+            phase=PHASES[phase],
+            position_octave=octave,
+            num_tokens=count,
+            num_requests=requests,
+        )
+        for (code, phase, octave), (count, requests) in sorted(cells.items())
+    )
+
+
+def _completeness(trace: Trace) -> Completeness:
+    sampled = [request for request in trace.requests.values() if request.sampled]
+    finished = [request for request in sampled if request.status != "running"]
+    numbers = np.array([request.request for request in finished], dtype=np.int64)
+    by_reason: Counter[str] = Counter()
+    for store in trace.ranks:
+        for reasons in store.dropped.values():
+            by_reason.update(reasons)
+    return Completeness(
+        num_expected=sum(
+            expected_positions(request, trace.sampling[request.sampling_id].position_stride)
+            for request in finished
+        ),
+        num_stored=int(np.isin(trace.tokens.request, numbers).sum()),
+        num_dropped=by_reason.total(),
+        num_missing_positions=sum(stop - start for r in sampled for start, stop in r.missing),
+        num_requests_with_missing=sum(bool(request.missing) for request in sampled),
+        num_unfinished_requests=len(sampled) - len(finished),
+        dropped_by_reason=dict(by_reason),
+        num_superseded=trace.joined.num_superseded,
+        num_unknown_request=trace.joined.num_unknown,
+        num_beyond_end=trace.joined.num_beyond_end,
+    )

@@ -1,0 +1,171 @@
+"""`kvtrace inspect` for people: the summary of a trace on 80 columns."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.plain_text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.trace.format import SamplingRecord
+    from kvtrace.trace.summary import Completeness, CoverageCell, LayerSummary, TraceSummary
+
+
+_OCTAVES_A_BLOCK: Final = 6
+
+
+def summary_text(summary: TraceSummary) -> str:
+    """Return the summary as text of at most 80 columns, without colour."""
+    return "\n".join(_lines(summary)) + "\n"
+
+
+def _lines(summary: TraceSummary) -> Iterator[str]:
+    model, engine = summary.model, summary.engine
+    created = datetime.fromtimestamp(summary.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    yield f"{plain(summary.path, 60)}  captured {created}"
+    yield ""
+    yield f"model     {plain(model.name, 68)}"
+    yield (
+        f"          {model.dtype}, {model.num_layers} layers, {model.num_kv_heads} KV heads × "
+        f"{model.head_dim}, up to {model.max_model_len:,} positions"
+    )
+    yield f"          weights   {_digest(model.weights_digest)}"
+    yield f"          tokenizer {_digest(model.tokenizer_digest)}"
+    yield f"          template  {_digest(model.chat_template_digest)}"
+    yield (
+        f"engine    {plain(engine.name)} {plain(engine.version)} on {plain(engine.device, 30)}, "
+        f"TP {engine.tensor_parallel_size}, block size {engine.block_size}"
+    )
+    yield f"KV cache  {plain(engine.kv_cache_dtype)}" + (
+        "" if summary.has_fp8_cache else ": no FP8 in effect; any scales are hypothetical for this trace"
+    )
+    yield from _scale_lines(summary.layers)
+    yield ""
+    yield from _sampling_lines(summary.sampling)
+    statuses = ", ".join(
+        f"{count:,} {plain(s, 20)}" for s, count in sorted(summary.requests_by_status.items())
+    )
+    yield f"requests  {summary.num_requests:,}, {summary.num_sampled_requests:,} of them sampled ({statuses})"
+    yield f"tokens    {summary.num_tokens:,} stored"
+    yield ""
+    yield from _coverage_lines(summary.coverage)
+    yield ""
+    yield from _completeness_lines(summary.completeness)
+    yield from _integrity_lines(summary)
+
+
+def _digest(digest: str | None) -> str:
+    if digest is None:
+        return "not recorded"
+    algorithm, _, value = digest.rpartition(":")
+    return f"{value[:16]}…  ({algorithm})"
+
+
+def _scale_lines(layers: tuple[LayerSummary, ...]) -> Iterator[str]:
+    """Effective scales: one line where all are alike, else a line a layer."""
+    for dtype in sorted({(layer.kv_cache_dtype, layer.backend) for layer in layers}):
+        count = sum((layer.kv_cache_dtype, layer.backend) == dtype for layer in layers)
+        yield f"          {count} layers on {plain(dtype[1], 30)} with cache dtype {plain(dtype[0], 20)}"
+    distinct = {scale for layer in layers for scale in (*layer.k_scale, *layer.v_scale)}
+    if len(distinct) == 1:
+        yield f"scales    every effective K and V scale is {distinct.pop():g}"
+        return
+    yield "scales    effective, as the engine held them (a value per KV head where they differ)"
+    yield "          layer  K scale                         V scale"
+    for layer in layers:
+        yield f"          {layer.layer:>5}  {_scales(layer.k_scale):<30}  {_scales(layer.v_scale)}"
+
+
+def _scales(values: tuple[float, ...]) -> str:
+    distinct = values[:1] if len(set(values)) == 1 else values
+    text = " ".join(f"{value:.4g}" for value in distinct)
+    return text if len(text) <= 30 else f"{min(values):.4g} … {max(values):.4g} ({len(values)} heads)"
+
+
+def _sampling_lines(rules: tuple[SamplingRecord, ...]) -> Iterator[str]:
+    for rule in rules:
+        layers = "all layers" if rule.layers is None else f"{len(rule.layers)} layers"
+        workloads = (
+            "all workloads" if rule.workloads is None else ", ".join(plain(w, 20) for w in rule.workloads)
+        )
+        budget = "" if rule.byte_budget is None else f", at most {rule.byte_budget / 1e6:,.0f} MB a rank"
+        yield (
+            f"sampling  #{rule.sampling_id}: 1 in {rule.position_stride} positions of "
+            f"{rule.request_fraction:.0%} of requests, {layers},"
+        )
+        yield f"          {workloads}{budget}"
+
+
+def _coverage_lines(cells: tuple[CoverageCell, ...]) -> Iterator[str]:
+    """A row per workload × phase, a column per octave, some columns at a time."""
+    yield "coverage  tokens/requests by position; a blank is a stratum nothing was captured from"
+    octaves = sorted({cell.position_octave for cell in cells})
+    found = {(cell.workload, cell.phase, cell.position_octave): cell for cell in cells}
+    for start in range(0, len(octaves), _OCTAVES_A_BLOCK):
+        columns = octaves[start : start + _OCTAVES_A_BLOCK]
+        yield " " * 23 + "".join(f"{_first_position(octave):>9}" for octave in columns)
+        for workload, phase in sorted({(cell.workload, cell.phase) for cell in cells}, key=_row_order):
+            row = [found.get((workload, phase, octave)) for octave in columns]
+            if any(row):
+                counts = "".join(f"{_counts(cell):>9}" for cell in row)
+                yield f"  {plain(workload, 12):<12} {phase:<7} {counts}".rstrip()
+
+
+def _row_order(row: tuple[str, str]) -> tuple[str, bool]:
+    return row[0], row[1] == "decode"
+
+
+def _first_position(octave: int) -> str:
+    return f"≥ {1 << octave:,}" if octave else "0–1"
+
+
+def _counts(cell: CoverageCell | None) -> str:
+    return "" if cell is None else f"{cell.num_tokens}/{cell.num_requests}"
+
+
+def _completeness_lines(found: Completeness) -> Iterator[str]:
+    lost = found.num_expected - found.num_stored
+    yield (
+        f"complete  {found.num_stored:,} of {found.num_expected:,} sampled positions of finished requests"
+        + (" are stored" if lost <= 0 else f" are stored, {lost:,} are not")
+    )
+    reasons = ", ".join(
+        f"{count:,} {reason.replace('_', ' ')}" for reason, count in sorted(found.dropped_by_reason.items())
+    )
+    notes = [
+        (found.num_dropped, f"rows dropped, over all ranks ({reasons})"),
+        (
+            found.num_missing_positions,
+            f"positions never computed here (prefix cache), in {found.num_requests_with_missing:,} requests",
+        ),
+        (found.num_unfinished_requests, "sampled requests without an end record"),
+        (found.num_superseded, "rows superseded by a later write of the same position"),
+        (found.num_unknown_request, "rows whose request has no record; not used"),
+        (found.num_beyond_end, "rows beyond the end of their request; not used"),
+    ]
+    for count, text in notes:
+        if count:
+            yield f"          {count:,} {text}"
+
+
+def _integrity_lines(summary: TraceSummary) -> Iterator[str]:
+    how = (
+        "every tensor reread and sound"
+        if summary.reread
+        else "every chunk present with its checksum; tensors not reread (--verify does)"
+    )
+    yield f"integrity {how}"
+    yield (
+        f"          {summary.num_ranks} rank(s), {summary.num_chunks} row chunk(s), "
+        + ("closed in order" if summary.closed else "NOT closed in order: the last rows may be lost")
+    )
+    cost = summary.cost
+    if cost.get("raw_bytes"):
+        yield (
+            f"          {cost['raw_bytes'] / 1e6:,.1f} MB of K and V in {cost['stored_bytes'] / 1e6:,.1f} MB; "
+            f"hook {cost['hook_s']:.2f} s, writing {cost['write_s']:.2f} s"
+        )
+    yield f"          digest {summary.digest[:16]}…"
