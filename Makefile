@@ -14,3 +14,42 @@ setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for
 	$(BIN)/python -m pip install --quiet --constraint .ci/constraints.txt --editable '.[analysis,dev]'
 	touch $@
 
+test: setup  ## all tests that need neither a GPU nor vLLM
+	$(BIN)/python -m pytest -m 'not vllm and not vllm_full and not gpu'
+
+check: setup  ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+VLLM_PYTHON := .venv-vllm/bin/python
+MODEL := .cache/smollm2-135m
+
+vllm-env: .venv-vllm/.stamp $(MODEL)/config.json  ## .venv-vllm with real vLLM for the CPU, and a real small model
+
+.venv-vllm/.stamp: tests/vllm/make_env.py .ci/constraints-vllm.txt pyproject.toml
+	$(PYTHON) tests/vllm/make_env.py .venv-vllm
+
+$(MODEL)/config.json: samples/make_model.py .venv-vllm/.stamp
+	$(VLLM_PYTHON) samples/make_model.py $(MODEL)
+
+test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), at most 10 minutes
+	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm and not vllm_full' tests/vllm
+
+test-vllm-full: setup vllm-env  ## the same and the long ones
+	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm or vllm_full' tests/vllm
+
+SAMPLE := samples/smollm2-135m.kvtrace
+
+demo: setup  ## the report on the bundled real sample, under three scale artifacts
+	$(BIN)/kvtrace report $(SAMPLE) --scales samples/scales/chat-per-tensor --scales samples/scales/chat-per-head \
+	  --scales samples/scales/all-per-head --scales samples/scales/halved
+
+sample: setup vllm-env  ## make samples/ again: model, traffic through vLLM, artifacts
+	$(PYTHON) samples/make_sample.py
+
+bench: setup  ## speed, as ratios against named alternatives
+	$(BIN)/python tests/bench/bench_replay.py
+
+clean:
+	rm -rf .venv .venv-vllm .cache build dist

@@ -13,9 +13,9 @@ import typer
 
 #from kvtrace.commands.calibrate import calibrate
 from kvtrace.commands.inspect import inspect
-#from kvtrace.commands.query import query
-#from kvtrace.commands.replay import replay
-#from kvtrace.commands.report import report
+from kvtrace.commands.query import query
+from kvtrace.commands.replay import replay
+from kvtrace.commands.report import report
 #from kvtrace.commands.scales import scales
 from kvtrace.errors import KVTraceError
 
@@ -28,10 +28,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-#app.command()(report)
+app.command()(report)
 app.command()(inspect)
-#app.command()(replay)
-#app.command()(query)
+app.command()(replay)
+app.command()(query)
 #app.command()(scales)
 #app.command()(calibrate)
 

@@ -1,4 +1,7 @@
-"""Where capture's own threads run: vLLM's CPU worker pins its main thread to a core, and new threads inherit that."""
+"""Where capture's own threads run.
+
+vLLM's CPU worker pins its main thread to a core, and new threads inherit that.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _lines(summary: TraceSummary) -> Iterator[str]:
         f"TP {engine.tensor_parallel_size}, block size {engine.block_size}"
     )
     yield f"KV cache  {plain(engine.kv_cache_dtype)}" + (
-        "" if summary.has_fp8_cache else ": no FP8 in effect; any scales are hypothetical for this trace"
+        "" if summary.has_fp8_cache else ": no FP8 in effect, so any scales are hypothetical"
     )
     yield from _scale_lines(summary.layers)
     yield ""
@@ -73,7 +73,7 @@ def _scale_lines(layers: tuple[LayerSummary, ...]) -> Iterator[str]:
     if len(distinct) == 1:
         yield f"scales    every effective K and V scale is {distinct.pop():g}"
         return
-    yield "scales    effective, as the engine held them (a value per KV head where they differ)"
+    yield "scales    effective, as the engine held them; per KV head where they differ"
     yield "          layer  K scale                         V scale"
     for layer in layers:
         yield f"          {layer.layer:>5}  {_scales(layer.k_scale):<30}  {_scales(layer.v_scale)}"
@@ -101,7 +101,7 @@ def _sampling_lines(rules: tuple[SamplingRecord, ...]) -> Iterator[str]:
 
 def _coverage_lines(cells: tuple[CoverageCell, ...]) -> Iterator[str]:
     """A row per workload × phase, a column per octave, some columns at a time."""
-    yield "coverage  tokens/requests by position; a blank is a stratum nothing was captured from"
+    yield "coverage  tokens/requests by position; blank: nothing was captured there"
     octaves = sorted({cell.position_octave for cell in cells})
     found = {(cell.workload, cell.phase, cell.position_octave): cell for cell in cells}
     for start in range(0, len(octaves), _OCTAVES_A_BLOCK):
@@ -155,7 +155,7 @@ def _integrity_lines(summary: TraceSummary) -> Iterator[str]:
     how = (
         "every tensor reread and sound"
         if summary.reread
-        else "every chunk present with its checksum; tensors not reread (--verify does)"
+        else "every chunk is there; tensors not reread (--verify does that)"
     )
     yield f"integrity {how}"
     yield (

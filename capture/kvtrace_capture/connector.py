@@ -1,0 +1,238 @@
+"""The KV connector that vLLM loads: scheduler side and worker side of capture.
+
+It moves no KV: it never offers cached tokens, loads nothing and delays no block. vLLM's connector interface
+is used for what it tells: requests and block tables on the scheduler's side, begin and end of a step on the
+worker's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+from kvtrace.trace.format import (
+    REQUESTS_FILE,
+    SAMPLING_FILE,
+    TRACE_FILE,
+    PrivacyRecord,
+    RankRecord,
+    SamplingRecord,
+    TraceRecord,
+    rank_directory,
+    seal,
+)
+from kvtrace_capture.engine_facts import engine_record, model_record
+from kvtrace_capture.hooks import find_layers, refuse_unsupported, wrap_cache_write
+from kvtrace_capture.journal import Journal
+from kvtrace_capture.privacy import KEY_FILE, key_id, load_or_make_key
+from kvtrace_capture.recorder import StepRecorder
+from kvtrace_capture.request_log import RequestLog
+from kvtrace_capture.sampler import Sampler
+from kvtrace_capture.settings import parse_settings
+from kvtrace_capture.step_plan import StepPlan
+from kvtrace_capture.store_files import write_private
+from kvtrace_capture.trace_directory import find_trace_directory, make_trace_directory, start_id
+from kvtrace_capture.writer import TraceWriter, rows_per_chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+logger = logging.getLogger("kvtrace.capture")
+
+
+@dataclass
+class KVTraceMetadata(KVConnectorMetadata):  # type: ignore[misc]
+    """One step's plan on its way from the scheduler to the workers."""
+
+    plan: StepPlan
+
+
+class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """Captures sampled K and V of a running engine into a `.kvtrace` directory."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        self._settings = parse_settings(transfer.kv_connector_extra_config)
+        self._start = start_id(
+            transfer.engine_id, vllm_config.instance_id, vllm_config.parallel_config.data_parallel_rank
+        )
+        self._block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
+        self._recorder: StepRecorder | None = None
+        self._log: RequestLog | None = None
+        self._is_fault_logged = False
+        if role == KVConnectorRole.SCHEDULER:
+            self._log = self._open_request_log()
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:  # noqa: ARG003
+        """True: Python, and the hook with it, is skipped when a full CUDA graph is replayed."""
+        return True
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """False: a preempted request need not be recomputed for capture's sake."""
+        return False
+
+    # Worker side
+
+    def register_kv_caches(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
+        """Hook every attention layer and create this rank's store.
+
+        Raises UnsupportedEngineError, OSError or ValueError: the engine then does not start.
+        """
+        assert self._recorder is None, "vLLM registers its KV caches once"
+        config, settings = self._vllm_config, self._settings
+        tp_rank, pp_rank = get_tp_group().rank_in_group, get_pp_group().rank_in_group
+        refuse_unsupported(config)
+        layers = find_layers(config, self._kv_cache_config, kv_caches, settings.layers, tp_rank)
+        rank = pp_rank * config.parallel_config.tensor_parallel_size + tp_rank
+        trace = self._create_trace() if rank == 0 else find_trace_directory(settings.directory, self._start)
+        records = tuple(layer.record for layer in layers)
+        writer = TraceWriter(
+            trace / rank_directory(rank),
+            RankRecord(
+                trace_id=self._start,
+                rank=rank,
+                tp_rank=tp_rank,
+                pp_rank=pp_rank,
+                rows_per_chunk=rows_per_chunk(records),
+                layers=records,
+            ),
+            flush_seconds=settings.flush_seconds,
+            queue_bytes=settings.queue_bytes,
+        )
+        hooked = {layer.record.name: layer.hooked for layer in layers if layer.hooked is not None}
+        self._recorder = StepRecorder(hooked, self._block_sizes, writer, settings.byte_budget)
+        for layer in layers:
+            if layer.hooked is not None:
+                wrap_cache_write(layer.module, self._recorder)
+        logger.warning("kvtrace: capturing K and V of %d layers into %s", len(hooked), trace)
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Begin a step."""
+        super().bind_connector_metadata(connector_metadata)
+        if self._recorder is not None and isinstance(connector_metadata, KVTraceMetadata):
+            self._recorder.begin(connector_metadata.plan)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Load nothing."""
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Wait for nothing."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Read nothing of the cache: its tiles may be permuted, and its values rounded to FP8."""
+
+    def wait_for_save(self) -> None:
+        """End a step."""
+        if self._recorder is not None:
+            self._recorder.finish()
+
+    # Scheduler side
+
+    def on_new_request(self, request: Any) -> None:
+        """Number a request and note its arrival."""
+        self._follow(lambda log: log.arrive(request))
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:  # noqa: ARG002
+        """Offer no tokens. A request that came through another connector's wrapper is noted here."""
+        self._follow(lambda log: log.arrive(request))
+        return 0, False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:  # noqa: ARG002
+        """Note a request that was not seen before."""
+        self._follow(lambda log: log.arrive(request))
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVTraceMetadata:
+        """Return the step's plan."""
+        plan = self._follow(lambda log: log.plan_step(scheduler_output))
+        return KVTraceMetadata(plan or StepPlan(step=-1))
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:  # noqa: ARG002
+        """Note the request's end; its blocks are free at once."""
+        self._follow(lambda log: log.finish(request))
+        return False, None
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, None]:
+        """Note the request's end; its blocks are free at once."""
+        return self.request_finished(request, list(block_ids[0]) if block_ids else [])
+
+    def reset_cache(self) -> bool:
+        """Return True: there is no cache here to reset."""
+        return True
+
+    def shutdown(self) -> None:
+        """Write what is queued and mark the stores as closed."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.close()
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+
+    def _follow(self, action: Callable[[RequestLog], Any]) -> Any:
+        """Run the scheduler's bookkeeping; a fault in it must never reach a request."""
+        if self._log is None:
+            return None
+        try:
+            return action(self._log)
+        except Exception as error:
+            if not self._is_fault_logged:
+                self._is_fault_logged = True
+                logger.error("kvtrace: requests are not followed (logged once): %s", error, exc_info=error)
+            return None
+
+    def _create_trace(self) -> Any:
+        trace = make_trace_directory(self._settings.directory, self._start)
+        record = TraceRecord(
+            trace_id=self._start,
+            created_at=time.time(),
+            model=model_record(self._vllm_config),
+            engine=engine_record(self._vllm_config, vllm.__version__),
+            privacy=PrivacyRecord(key_id=key_id(self._key())),
+        )
+        write_private(trace / TRACE_FILE, seal(record, indent=1))
+        return trace
+
+    def _open_request_log(self) -> RequestLog:
+        settings = self._settings
+        trace = find_trace_directory(settings.directory, self._start)
+        rules = SamplingRecord(
+            sampling_id=0,
+            started_at=time.time(),
+            layers=settings.layers,
+            workloads=settings.workloads,
+            position_stride=settings.position_stride,
+            request_fraction=settings.request_fraction,
+            byte_budget=settings.byte_budget,
+        )
+        write_private(trace / SAMPLING_FILE, seal(rules) + "\n")
+        speculative = self._vllm_config.speculative_config
+        return RequestLog(
+            Journal(trace / REQUESTS_FILE),
+            Sampler(settings),
+            self._key(),
+            self._block_sizes,
+            speculative.num_speculative_tokens if speculative is not None else 0,
+        )
+
+    def _key(self) -> bytes:
+        return load_or_make_key(self._settings.hash_key_file or self._settings.directory / KEY_FILE)

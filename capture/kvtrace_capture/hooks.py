@@ -1,0 +1,197 @@
+"""Finds every attention layer of a loaded model and wraps its cache write.
+
+`Attention` looks `impl.do_kv_cache_update` up when it is called, inside an operator that torch.compile does
+not look into, so a wrapper on the instance is reached in compiled models too. It sees K after RoPE and V as
+they are before the backend quantizes them. A layer that cannot be wrapped stops the start-up: a trace has
+no silent gaps.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+from kvtrace_capture.engine_facts import layer_record, stored_dtype
+from kvtrace_capture.recorder import HookedLayer, StepRecorder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from kvtrace.trace.format import LayerRecord
+
+_UPDATE_ARGUMENTS: Final = ["layer", "key", "value", "kv_cache", "slot_mapping"]
+_DRAFTS_WITHOUT_LAYERS: Final = ("ngram", "suffix")
+_FUSED_CACHE_WRITES: Final = ("fuse_rope_kvcache", "fuse_qk_norm_rope_kvcache")
+
+
+class UnsupportedEngineError(RuntimeError):
+    """This engine cannot be captured completely, so it does not start with capture on."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLayer:
+    """An attention layer with KV of its own."""
+
+    module: Any
+    record: LayerRecord
+    hooked: HookedLayer | None
+    """None where the sampling rules, or another rank's ownership of its heads, leave it out."""
+
+
+def refuse_unsupported(vllm_config: Any) -> None:
+    """Raise UnsupportedEngineError where vLLM's configuration leads cache writes past the hook."""
+    parallel = vllm_config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise UnsupportedEngineError(
+                f"kvtrace cannot capture with {name} > 1: slots are split over ranks"
+            )
+    if getattr(parallel, "use_ubatching", False):
+        raise UnsupportedEngineError("kvtrace cannot capture with micro-batching (enable_dbo, ubatch_size)")
+    for name in _FUSED_CACHE_WRITES:
+        if getattr(vllm_config.compilation_config.pass_config, name, False):
+            raise UnsupportedEngineError(
+                f"kvtrace cannot capture with pass_config.{name}: it fuses the cache write"
+            )
+    speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.method not in _DRAFTS_WITHOUT_LAYERS:
+        raise UnsupportedEngineError(
+            f"kvtrace cannot capture with speculative method {speculative.method!r}: its draft model has "
+            f"attention layers of its own; supported: {', '.join(_DRAFTS_WITHOUT_LAYERS)}"
+        )
+
+
+def find_layers(
+    vllm_config: Any,
+    kv_cache_config: Any,
+    kv_caches: Mapping[str, torch.Tensor],
+    wanted: tuple[int, ...] | None,
+    tp_rank: int,
+) -> list[FoundLayer]:
+    """Return the model's attention layers by index.
+
+    wanted: layer indices to capture; None: all.
+    Raises UnsupportedEngineError, naming the layer: one that is to be captured cannot be hooked, two have one
+    index, or `wanted` names one that this model does not have.
+    """
+    groups = {
+        name: (number, group.kv_cache_spec.block_size)
+        for number, group in enumerate(kv_cache_config.kv_cache_groups)
+        for name in group.layer_names
+    }
+    found: dict[int, FoundLayer] = {}
+    for name, module in vllm_config.compilation_config.static_forward_context.items():
+        if not isinstance(module, AttentionLayerBase):
+            continue  # mixture-of-experts layers are registered there as well
+        if getattr(module, "kv_sharing_target_layer_name", None) is not None:
+            continue  # it reads the cache of an earlier layer and writes none
+        index = _layer_index(name)
+        if index in found:
+            raise UnsupportedEngineError(
+                f"layers {found[index].record.name} and {name} have the same index {index}"
+            )
+        captured = wanted is None or index in wanted
+        if captured and (reason := _obstacle(name, module, vllm_config, groups)) is not None:
+            raise UnsupportedEngineError(f"kvtrace cannot capture layer {name}: {reason}")
+        if not captured and not isinstance(module, Attention):
+            continue
+        found[index] = _describe(
+            module, index, captured, groups.get(name), kv_caches.get(name), vllm_config, tp_rank
+        )
+    if not found:
+        raise UnsupportedEngineError("kvtrace found no attention layer with a KV cache in this model")
+    if wanted is not None and vllm_config.parallel_config.pipeline_parallel_size == 1:
+        absent = sorted(set(wanted) - set(found))
+        if absent:
+            raise UnsupportedEngineError(f"layers {absent} are to be captured; the model has {sorted(found)}")
+    return [found[index] for index in sorted(found)]
+
+
+def wrap_cache_write(module: Any, recorder: StepRecorder) -> None:
+    """Let the recorder see each cache write of one layer, after the backend has done it."""
+    name, original = module.layer_name, module.impl.do_kv_cache_update
+
+    def do_kv_cache_update(
+        layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
+    ) -> Any:
+        result = original(layer, key, value, kv_cache, slot_mapping)
+        recorder.take(name, key, value, slot_mapping)
+        return result
+
+    module.impl.do_kv_cache_update = do_kv_cache_update
+
+
+def _layer_index(name: str) -> int:
+    numbers = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", name)
+    if len(numbers) != 1:
+        raise UnsupportedEngineError(
+            f"kvtrace cannot tell the index of layer {name}: expected one number in its name"
+        )
+    return int(numbers[0])
+
+
+def _obstacle(name: str, module: Any, vllm_config: Any, groups: Mapping[str, Any]) -> str | None:
+    """Return why a layer's K and V would not pass the hook, or None."""
+    if type(module) is not Attention:
+        return f"it is a {type(module).__name__}; only vLLM's plain decoder attention writes K and V per head"
+    if module.attn_type != "decoder":
+        return f"its attention is of type {module.attn_type!r}, expected 'decoder'"
+    if name not in groups:
+        return "it belongs to no KV-cache group"
+    backend = module.attn_backend.get_name()
+    if module.attn_backend.forward_includes_kv_cache_update:
+        return f"backend {backend} writes the cache inside its forward, where the hook cannot see it"
+    update = getattr(module.impl, "do_kv_cache_update", None)
+    if update is None:
+        return f"{type(module.impl).__name__} of backend {backend} has no do_kv_cache_update"
+    if list(inspect.signature(update).parameters) != _UPDATE_ARGUMENTS:
+        return f"do_kv_cache_update of backend {backend} does not take {', '.join(_UPDATE_ARGUMENTS)}"
+    if module.use_direct_call and not vllm_config.model_config.enforce_eager:
+        return "on this platform torch.compile traces the cache write; start with --enforce-eager"
+    return None
+
+
+def _describe(
+    module: Any,
+    index: int,
+    captured: bool,
+    group: tuple[int, int] | None,
+    kv_cache: torch.Tensor | None,
+    vllm_config: Any,
+    tp_rank: int,
+) -> FoundLayer:
+    kv_heads, is_owner = _global_kv_heads(module, vllm_config, tp_rank)
+    captured = captured and is_owner
+    number, block_size = group or (0, vllm_config.cache_config.block_size)
+    record = layer_record(
+        module, index=index, kv_heads=kv_heads, block_size=block_size, captured=captured, kv_cache=kv_cache
+    )
+    hooked = HookedLayer(
+        index=index,
+        group=number,
+        k_shape=(module.num_kv_heads, module.head_size),
+        v_shape=(module.num_kv_heads, module.head_size_v),
+        dtype=stored_dtype(module.dtype),
+    )
+    return FoundLayer(module, record, hooked if captured else None)
+
+
+def _global_kv_heads(module: Any, vllm_config: Any, tp_rank: int) -> tuple[tuple[int, ...], bool]:
+    """Return the layer's KV heads on this rank by their global ids, and whether this rank is to store them.
+
+    With more ranks than KV heads vLLM gives each rank one head and several ranks the same one
+    (config/model.py, get_num_kv_heads; consecutive ranks share); the first of them stores it.
+    """
+    tp_size, local = vllm_config.parallel_config.tensor_parallel_size, module.num_kv_heads
+    total = vllm_config.model_config.get_total_num_kv_heads()
+    if local == 1 and total < tp_size:
+        replicas = tp_size // total
+        return (tp_rank // replicas,), tp_rank % replicas == 0
+    return tuple(range(tp_rank * local, (tp_rank + 1) * local)), True

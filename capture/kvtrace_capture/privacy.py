@@ -1,0 +1,66 @@
+"""Keyed hashes: what a trace holds in place of prompts and client ids.
+
+A plain hash of a prompt can be guessed by hashing candidates; a keyed one only by who has the key. The key
+lives beside the traces, never inside one, so that a `.kvtrace` can be handed on without it. Whoever holds
+the key can join a trace with outcomes of their own: hash the id their log holds with `hash_client_id` and
+compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from array import array
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+KEY_FILE: Final = "kvtrace.key"
+_KEY_BYTES: Final = 32
+
+
+def load_or_make_key(path: Path) -> bytes:
+    """Return the key in `path`; a missing file is made with 32 random bytes, readable by its owner alone.
+
+    Processes that start together agree on one key: it is linked into place whole, and the first wins.
+    Raises ValueError: the file holds fewer than 16 bytes. Raises OSError: it cannot be read or made.
+    """
+    if not path.exists():
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        try:
+            path.hardlink_to(fresh)
+        except FileExistsError:
+            pass  # another process of this start was first
+        finally:
+            fresh.unlink()
+    key = path.read_bytes()
+    if len(key) < _KEY_BYTES // 2:
+        raise ValueError(f"{path}: the hash key has {len(key)} bytes, expected {_KEY_BYTES // 2} or more")
+    return key
+
+
+def key_id(key: bytes) -> str:
+    """Return 8 hex digits that name the key without giving it away."""
+    return hashlib.sha256(b"kvtrace key id\0" + key).hexdigest()[:8]
+
+
+def hash_client_id(key: bytes, client_id: str) -> str:
+    """Return the keyed hash (64 hex digits) of the id that a client gave as `kvtrace_id`."""
+    return _keyed_hash(key, b"client id", client_id.encode())
+
+
+def hash_prompt(key: bytes, token_ids: Sequence[int]) -> str:
+    """Return the keyed hash (64 hex digits) of a prompt's token ids, as little-endian uint32."""
+    packed = array("I", token_ids)
+    return _keyed_hash(key, b"prompt", packed.tobytes())
+
+
+def _keyed_hash(key: bytes, purpose: bytes, content: bytes) -> str:
+    return hmac.new(key, b"kvtrace " + purpose + b"\0" + content, hashlib.sha256).hexdigest()

@@ -1,0 +1,200 @@
+"""The scheduler's side: numbers the requests, follows their blocks, plans each step, keeps `requests.jsonl`.
+
+It only reads the scheduler's objects, by these attributes of vLLM's `Request` and `SchedulerOutput`;
+nothing here imports vllm.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvtrace.trace.format import RequestRecord, seal
+from kvtrace_capture.privacy import hash_client_id, hash_prompt
+from kvtrace_capture.step_plan import PlannedRequest, StepPlan, plan_request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvtrace_capture.journal import Journal
+    from kvtrace_capture.sampler import Choice, Sampler
+
+RUNNING = "running"
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A request that has not finished."""
+
+    number: int
+    choice: Choice
+    workload: str
+    client_id: str | None
+    prompt_hash: str | None
+    prompt_tokens: int
+    arrived_at: float
+    blocks: list[list[int]] = field(default_factory=list)
+    computed: list[tuple[int, int]] = field(default_factory=list)
+    """Disjoint position ranges that went to the workers, in order."""
+
+
+class RequestLog:
+    """Follows every request from arrival to finish and plans what to capture of it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        sampler: Sampler,
+        key: bytes,
+        block_sizes: Sequence[int],
+        speculative_tokens: int = 0,
+    ) -> None:
+        self._journal = journal
+        self._sampler = sampler
+        self._key = key
+        self._block_sizes = block_sizes
+        # A worker may stand this far behind the scheduler's count: two steps in flight, all drafts rejected.
+        self._look_back = 2 * speculative_tokens
+        self._followed: dict[str, _Followed] = {}
+        self._num_requests = 0
+        self._step = -1
+
+    def arrive(self, request: Any) -> None:
+        """Number a request and note its arrival; a known one is left alone."""
+        if request.request_id in self._followed:
+            return
+        params = request.sampling_params
+        labels = self._sampler.read_labels(params.extra_args if params is not None else None)
+        choice = self._sampler.choose(labels)
+        if request.resumable:  # its prompt grows later, so prefill and decode could not be told apart
+            choice = type(choice)(
+                sampled=False, stride=choice.stride, offset=0, sampling_id=choice.sampling_id
+            )
+        token_ids = request.prompt_token_ids
+        followed = _Followed(
+            number=self._num_requests,
+            choice=choice,
+            workload=labels.workload,
+            client_id=hash_client_id(self._key, labels.client_id) if labels.client_id else None,
+            prompt_hash=hash_prompt(self._key, token_ids) if token_ids is not None else None,
+            prompt_tokens=request.num_prompt_tokens,
+            arrived_at=time.time(),
+        )
+        self._num_requests += 1
+        self._followed[request.request_id] = followed
+        self._journal.append(seal(_record(followed, status=RUNNING)))
+
+    def plan_step(self, scheduled: Any) -> StepPlan:
+        """Return what the workers capture in the step that a `SchedulerOutput` describes."""
+        self._step += 1
+        planned: list[PlannedRequest] = []
+        for new in scheduled.scheduled_new_reqs:
+            if (followed := self._followed.get(new.req_id)) is not None:
+                followed.blocks = [list(ids) for ids in new.block_ids]
+                self._plan(
+                    followed, new.num_computed_tokens, scheduled.num_scheduled_tokens[new.req_id], planned
+                )
+        cached = scheduled.scheduled_cached_reqs
+        resumed = cached.resumed_req_ids
+        for request_id, start, new_blocks in zip(
+            cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
+        ):
+            if (followed := self._followed.get(request_id)) is None:
+                continue
+            if request_id in resumed:
+                followed.blocks = [list(ids) for ids in new_blocks]
+            elif new_blocks is not None:
+                for table, ids in zip(followed.blocks, new_blocks, strict=True):
+                    table.extend(ids)
+            self._plan(followed, start, scheduled.num_scheduled_tokens[request_id], planned)
+        return StepPlan(self._step, tuple(planned), may_fall_short=self._look_back > 0)
+
+    def finish(self, request: Any) -> None:
+        """Write the request's last line and forget it."""
+        self.arrive(request)
+        followed = self._followed.pop(request.request_id)
+        # The last output token is never fed back, though an asynchronous scheduler may have sent it to a
+        # worker before it knew that it was the last.
+        fed = followed.prompt_tokens + max(request.num_output_tokens - 1, 0)
+        computed = min(followed.computed[-1][1] if followed.computed else 0, fed)
+        reason = request.get_finished_reason()
+        self._journal.append(
+            seal(
+                _record(
+                    followed,
+                    status=str(reason) if reason is not None else str(request.status).lower(),
+                    output_tokens=request.num_output_tokens,
+                    computed_tokens=computed,
+                    missing=_gaps(followed.computed, computed),
+                    preemptions=request.num_preemptions,
+                )
+            )
+        )
+
+    def close(self) -> None:
+        """Write what is queued. Requests that still run keep the line of their arrival."""
+        self._journal.close()
+
+    def _plan(self, followed: _Followed, start: int, num_tokens: int, planned: list[PlannedRequest]) -> None:
+        end = start + num_tokens
+        followed.computed = _joined(followed.computed, (start, end))
+        if not followed.choice.sampled:
+            return
+        plan = plan_request(
+            request=followed.number,
+            sampling_id=followed.choice.sampling_id,
+            stride=followed.choice.stride,
+            offset=followed.choice.offset,
+            start=max(start - self._look_back, 0),
+            end=end,
+            blocks=followed.blocks,
+            block_sizes=self._block_sizes,
+        )
+        if plan is not None:
+            planned.append(plan)
+
+
+def _record(followed: _Followed, **fields: Any) -> RequestRecord:
+    return RequestRecord(
+        request=followed.number,
+        workload=followed.workload,
+        client_id=followed.client_id,
+        prompt_hash=followed.prompt_hash,
+        sampled=followed.choice.sampled,
+        sampling_id=followed.choice.sampling_id,
+        offset=followed.choice.offset,
+        prompt_tokens=followed.prompt_tokens,
+        arrived_at=followed.arrived_at,
+        **fields,
+    )
+
+
+def _joined(ranges: Iterable[tuple[int, int]], new: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the union of disjoint half-open ranges and one more, in order.
+
+    >>> _joined([(0, 4), (8, 9)], (4, 8)), _joined([(5, 7)], (0, 2))
+    ([(0, 9)], [(0, 2), (5, 7)])
+    """
+    start, end = new
+    apart = []
+    for other in ranges:
+        if other[1] < start or other[0] > end:
+            apart.append(other)
+        else:
+            start, end = min(start, other[0]), max(end, other[1])
+    return sorted([*apart, (start, end)])
+
+
+def _gaps(ranges: Iterable[tuple[int, int]], end: int) -> tuple[tuple[int, int], ...]:
+    """Return the half-open ranges of [0, end) that none of the disjoint, ordered ranges covers.
+
+    >>> _gaps([(16, 20), (24, 40)], 30)
+    ((0, 16), (20, 24))
+    """
+    gaps, at = [], 0
+    for start, stop in ranges:
+        if start > at:
+            gaps.append((at, min(start, end)))
+        at = max(at, stop)
+    return tuple(gap for gap in gaps if gap[0] < end)

@@ -1,0 +1,92 @@
+"""Which requests and positions are captured, and the labels that clients give.
+
+Sampling is per request: a share of the requests, and of each chosen one every `position_stride`-th
+position. The offset is drawn per request: the cache's block size is a multiple of common strides, so a
+fixed offset would only ever see one place within a block.
+"""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.trace.format import UNLABELLED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvtrace_capture.settings import CaptureSettings
+
+WORKLOAD_KEY: Final = "kvtrace_workload"
+CLIENT_ID_KEY: Final = "kvtrace_id"
+MAX_LABEL_CHARS: Final = 64
+MAX_CLIENT_ID_CHARS: Final = 256
+MAX_WORKLOADS: Final = 256
+TOO_MANY_WORKLOADS: Final = "(too many workloads)"
+"""The workload of requests whose label is new after `MAX_WORKLOADS` others: a trace has a bounded list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What a client says about its request."""
+
+    workload: str = UNLABELLED
+    client_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whether a request is captured, and at which positions: those with position % stride == offset."""
+
+    sampled: bool
+    stride: int
+    offset: int
+    sampling_id: int
+
+
+class Sampler:
+    """Draws a `Choice` for each request under one set of rules."""
+
+    def __init__(self, settings: CaptureSettings, sampling_id: int = 0) -> None:
+        self._settings = settings
+        self._sampling_id = sampling_id
+        self._random = random.Random(settings.seed)  # noqa: S311 -- sampling, no secret
+        self._workloads: set[str] = set()
+
+    def read_labels(self, extra_args: Mapping[str, Any] | None) -> Labels:
+        """Return the labels in `sampling_params.extra_args`, which is where HTTP's `vllm_xargs` arrives."""
+        if not extra_args:
+            return Labels()
+        workload = clean_label(extra_args.get(WORKLOAD_KEY), MAX_LABEL_CHARS) or UNLABELLED
+        if workload not in self._workloads:
+            if len(self._workloads) >= MAX_WORKLOADS:
+                workload = TOO_MANY_WORKLOADS
+            else:
+                self._workloads.add(workload)
+        return Labels(workload, clean_label(extra_args.get(CLIENT_ID_KEY), MAX_CLIENT_ID_CHARS))
+
+    def choose(self, labels: Labels) -> Choice:
+        """Draw whether a request with these labels is captured, and its offset."""
+        settings = self._settings
+        is_wanted = settings.workloads is None or labels.workload in settings.workloads
+        is_drawn = self._random.random() < settings.request_fraction
+        offset = self._random.randrange(settings.position_stride)
+        return Choice(is_wanted and is_drawn, settings.position_stride, offset, self._sampling_id)
+
+
+def clean_label(value: object, max_chars: int) -> str | None:
+    r"""Return a client's label as plain text of at most `max_chars`, or None where there is none.
+
+    Control characters, line breaks and direction marks go (a label is shown in terminals and reports);
+    numbers become text; lists and objects are no label.
+
+    >>> clean_label("chat\n\u202e", 64), clean_label(7, 64), clean_label(["a"], 64), clean_label(" ", 64)
+    ('chat', '7', None, None)
+    """
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        return None
+    text = unicodedata.normalize("NFC", str(value)[: 4 * max_chars])
+    printable = "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" or c == " ")
+    return printable.strip()[:max_chars].strip() or None

@@ -1,0 +1,90 @@
+"""What the operator asked for in `kv_connector_extra_config`.
+
+Only the operator's configuration is read here. A client's request can give labels (`sampler`), and nothing
+it sends can switch capture on, widen the sampling or raise a budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_POSITION_STRIDE: Final = 16
+
+
+class SettingsError(ValueError):
+    """The capture configuration cannot be used; the engine does not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSettings:
+    """The keys of `kv_connector_extra_config`, checked."""
+
+    directory: Path
+    """Where traces go; every engine start makes a directory of its own in it."""
+    layers: tuple[int, ...] | None = None
+    workloads: tuple[str, ...] | None = None
+    position_stride: int = DEFAULT_POSITION_STRIDE
+    request_fraction: float = 1.0
+    byte_budget: int | None = None
+    """Bytes of raw K and V per rank; None: no limit."""
+    queue_bytes: int = 256 << 20
+    flush_seconds: float = 30.0
+    hash_key_file: Path | None = None
+    """The HMAC key; None: `kvtrace.key` in `directory`, made at the first start."""
+    seed: int | None = None
+    """Of the choice of requests and offsets; None: the system's entropy."""
+
+
+def parse_settings(extra_config: Mapping[str, Any]) -> CaptureSettings:
+    """Check `kv_connector_extra_config` and return it as settings.
+
+    Raises SettingsError: an unknown key, a value of a wrong type or out of range, or no `directory`.
+    """
+    known = [field.name for field in fields(CaptureSettings)]
+    for key in extra_config:
+        if key not in known:
+            raise SettingsError(f"kv_connector_extra_config has {key!r}; kvtrace knows {', '.join(known)}")
+    if not isinstance(extra_config.get("directory"), str):
+        raise SettingsError(
+            'kv_connector_extra_config needs "directory": the folder that traces are written to'
+        )
+    values = {key: value for key, value in extra_config.items() if value is not None}
+    values["directory"] = Path(values["directory"]).expanduser().absolute()
+    if "hash_key_file" in values:
+        values["hash_key_file"] = Path(_expect(values, "hash_key_file", str)).expanduser().absolute()
+    for key, minimum in (("position_stride", 1), ("byte_budget", 1), ("queue_bytes", 1), ("seed", 0)):
+        if key in values and _expect(values, key, int) < minimum:
+            raise SettingsError(f"{key} is {values[key]}, expected {minimum} or more")
+    for key in ("request_fraction", "flush_seconds"):
+        if key in values:
+            values[key] = float(_expect(values, key, int, float))
+    if not 0 < values.get("request_fraction", 1.0) <= 1:
+        raise SettingsError(
+            f"request_fraction is {values['request_fraction']}, expected more than 0, at most 1"
+        )
+    if values.get("flush_seconds", 1.0) <= 0:
+        raise SettingsError(f"flush_seconds is {values['flush_seconds']}, expected more than 0")
+    for key, kind in (("layers", int), ("workloads", str)):
+        if key in values:
+            values[key] = _expect_list(values, key, kind)
+    return CaptureSettings(**values)
+
+
+def _expect(values: Mapping[str, Any], key: str, *kinds: type) -> Any:
+    value = values[key]
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise SettingsError(f"{key} is {value!r}, expected {' or '.join(k.__name__ for k in kinds)}")
+    return value
+
+
+def _expect_list(values: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:
+    items = values[key]
+    is_list = isinstance(items, list | tuple) and items
+    if not is_list or any(not isinstance(item, kind) or isinstance(item, bool) for item in items):
+        raise SettingsError(f"{key} is {items!r}, expected a list of at least one {kind.__name__}")
+    return tuple(dict.fromkeys(items))

@@ -1,0 +1,85 @@
+"""Options of every command that replays: which artifacts, applied by which engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvtrace.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtrace.replay import EngineSetup
+    from kvtrace.trace.reader import Trace
+
+TRACES = Annotated[list[Path], typer.Argument(help="Traces: NAME.kvtrace.", show_default=False)]
+SCALES = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--scales", help="A scale artifact (checkpoint or file); repeat for more.", show_default=False
+    ),
+]
+ARTIFACT_FORMAT = Annotated[
+    str | None, typer.Option("--artifact-format", help="Read artifacts as this format.", show_default=False)
+]
+ENGINE = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Numerics to replay: vllm-cuda, vllm-triton, vllm-cpu, vllm-rocm or sglang. "
+        "Default: the captured engine's if its cache was FP8, else vllm-cuda.",
+        show_default=False,
+    ),
+]
+FP8_FORMAT = Annotated[
+    str | None,
+    typer.Option("--fp8-format", help="e4m3fn, e5m2 or e4m3fnuz. Default: the engine's.", show_default=False),
+]
+BACKEND = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", help="Attention backend that applies the scales, by its name.", show_default=False
+    ),
+]
+TENSOR_PARALLEL = Annotated[
+    int | None,
+    typer.Option("--tp", min=1, help="Tensor-parallel ranks that load the scales.", show_default=False),
+]
+SKIP_LAYERS = Annotated[
+    str | None,
+    typer.Option("--skip-layers", help="Layers left unquantized, such as 0,1,29.", show_default=False),
+]
+DEVICE = Annotated[
+    str | None,
+    typer.Option("--device", help="cpu, cuda or cuda:N. Default: CUDA if there is one.", show_default=False),
+]
+
+
+def chosen_setup(
+    traces: Sequence[Trace],
+    *,
+    engine: str | None,
+    fp8_format: str | None,
+    backend: str | None,
+    tp: int | None,
+    skip_layers: str | None,
+) -> EngineSetup:
+    """Return the engine setup that the options ask for. Raises InputError: an unknown name or layer."""
+    from kvtrace.numerics import find_engine, find_format
+    from kvtrace.replay.candidate import EngineSetup, default_setup
+
+    setup = default_setup(traces) if engine is None else EngineSetup(find_engine(engine).name)
+    if fp8_format:
+        setup = replace(setup, format=find_format(fp8_format).name)
+    return replace(setup, backend=backend, tp=tp, skip_layers=_layers(skip_layers))
+
+
+def _layers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in (text or "").split(",") if part.strip()}))
+    except ValueError as error:
+        raise InputError(f"--skip-layers {text!r}: expected layer numbers such as 0,1,29") from error

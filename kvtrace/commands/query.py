@@ -1,0 +1,120 @@
+"""`kvtrace query`: ask a run anything in SQL."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
+from kvtrace.errors import InputError, OutputExistsError, QueryError
+
+if TYPE_CHECKING:
+    from kvtrace.query import Result
+
+
+class ResultFormat(StrEnum):
+    """Formats of a result."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+def query(
+    run: Annotated[
+        Path | None, typer.Argument(help="A run: the output of kvtrace replay.", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Argument(help="A query by name.", show_default=False)] = None,
+    sql: Annotated[str | None, typer.Option("--sql", help="Your own SELECT.", show_default=False)] = None,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", help="NAME=VALUE, repeatable.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Give at most this many rows.", show_default=False)
+    ] = None,
+    output_format: Annotated[ResultFormat, typer.Option("--format")] = ResultFormat.table,
+    as_json: JSON = False,
+    output: OUTPUT = None,
+    force: FORCE = False,
+    list_queries: Annotated[bool, typer.Option("--list", help="Say which queries there are.")] = False,
+) -> None:
+    """Run a query of the library, or your own SELECT, on a run.
+
+    The run's tables are the views cells, vectors, rows, requests, scales, candidates and sampling. Nothing
+    beyond the run can be read, and nothing written.
+    """
+    from kvtrace.extras import require_extra
+
+    if list_queries:
+        deliver(_catalogue(), output, force=force)
+        return
+    if run is None or (name is None) == (sql is None):
+        raise QueryError("expected a run and either a query's name or --sql; kvtrace query --list names them")
+    require_extra("analysis", "query", "duckdb")
+    from kvtrace.query import connect_with_views, find_query, run_query, run_sql
+    from kvtrace.runs.open import open_run
+
+    parameters = _parameters(param or [])
+    found = None if name is None else find_query(name)
+    opened = open_run(run)
+    connection = connect_with_views(opened)
+    if found is not None:
+        result = run_query(opened, connection, found, parameters, limit=limit)
+    else:
+        result = run_sql(opened, connection, sql or "", parameters, limit=limit)
+    _deliver(result, ResultFormat.json if as_json else output_format, output, force=force)
+
+
+def _catalogue() -> str:
+    from kvtrace.query.library import all_queries
+
+    return "".join(
+        f"{found.name}\n  {found.title}\n  --param {', '.join(found.parameters)}\n" for found in all_queries()
+    )
+
+
+def _parameters(pairs: list[str]) -> dict[str, str]:
+    parameters = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise QueryError(f"--param {pair!r}: expected NAME=VALUE, such as --param top=20")
+        parameters[name] = value
+    return parameters
+
+
+def _deliver(result: Result, result_format: ResultFormat, output: Path | None, *, force: bool) -> None:
+    from kvtrace.query.output import as_csv, as_json, as_table, write_parquet
+
+    if result_format is ResultFormat.parquet:
+        if output is None:
+            raise InputError("--format parquet: Parquet is binary; name a file with -o FILE")
+        if output.exists() and not force:
+            raise OutputExistsError(f"{output}: exists; give another name, or --force to overwrite it")
+        write_parquet(result, output)
+    elif result_format is ResultFormat.table:
+        text, left_out = as_table(result, _terminal_width(output))
+        deliver(text, output, force=force)
+        if left_out:
+            typer.echo(
+                f"{len(left_out)} more columns ({', '.join(left_out)}): --format csv shows all", err=True
+            )
+    else:
+        text = as_csv(result) if result_format is ResultFormat.csv else as_json(result)
+        deliver(text, output, force=force)
+    if result.truncated:
+        typer.echo(f"the first {len(result.rows):,} rows; there are more", err=True)
+
+
+def _terminal_width(output: Path | None) -> int | None:
+    """Return the columns of the terminal that stdout is, or None where it is a pipe or a file."""
+    import shutil
+    import sys
+
+    if output is not None or not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns

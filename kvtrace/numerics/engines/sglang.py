@@ -1,0 +1,31 @@
+"""SGLang: divides in the dtype of K and V, then casts.
+
+Source: SGLang `MHATokenToKVPool.set_kv_buffer`: an in-place division by the scale, then `.to(dtype)`.
+The quotient is rounded to bf16 (fp16) before it is rounded to FP8. Beyond the range, `.to` gives NaN in
+older versions of torch and the maximum in newer ones; the maximum is taken here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.numerics.casts import nearest_codes
+from kvtrace.numerics.engines.engine import Engine, divide_in_float32
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _scale_down(x: Tensor, scale: Tensor) -> Tensor:
+    return divide_in_float32(x, scale).to(x.dtype).float()
+
+
+ENGINE: Final = Engine(
+    name="sglang",
+    formats=("e4m3fn", "e5m2", "e4m3fnuz"),
+    rounding="nearest",
+    scale_down=_scale_down,
+    to_codes=nearest_codes,
+    divides_in_float32=False,
+    exactness="by the rules of its source; a scale kept as a bf16 tensor would be rounded first",
+)

@@ -1,0 +1,23 @@
+"""vLLM's Triton cache write.
+
+Source: vLLM `triton_reshape_and_cache_flash`: x / scale in float32, then the cast. Triton's division may be
+2 ulp off (it is not the IEEE one), which changes a code only where x / scale lies that close to a rounding
+boundary. The IEEE division stands for it here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvtrace.numerics.casts import nearest_codes
+from kvtrace.numerics.engines.engine import Engine, divide_in_float32
+
+ENGINE: Final = Engine(
+    name="vllm-triton",
+    formats=("e4m3fn", "e5m2", "e4m3fnuz"),
+    rounding="nearest",
+    scale_down=divide_in_float32,
+    to_codes=nearest_codes,
+    divides_in_float32=True,
+    exactness="within 2 ulp of the quotient: Triton's division is not correctly rounded",
+)

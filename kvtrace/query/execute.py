@@ -1,0 +1,116 @@
+"""Run SQL on a run: a query of the library, or a user's, with parameters as DuckDB variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from kvtrace.errors import IntegrityError, QueryError
+from kvtrace.query.guard import refuse_unless_select
+from kvtrace.query.library import variables, views_sql
+from kvtrace.runs.open import connect, damaged_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kvtrace.query.library import Query
+    from kvtrace.runs.open import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Rows of one query, in order."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    truncated: bool = False
+    """Whether a limit left rows out."""
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield each row as column → value."""
+        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
+
+
+def connect_with_views(run: Run) -> duckdb.DuckDBPyConnection:
+    """Return a locked, read-only connection to the run that has the views of `queries/views.sql`."""
+    connection = connect(run)
+    connection.execute(views_sql())
+    return connection
+
+
+def run_query(
+    run: Run,
+    connection: duckdb.DuckDBPyConnection,
+    query: Query,
+    parameters: Mapping[str, str] | None = None,
+    *,
+    limit: int | None = None,
+) -> Result:
+    """Return the rows of a query of the library; parameters it is not given keep their defaults.
+
+    Raises QueryError: a parameter it does not have, or one with a value it cannot take.
+    IntegrityError: a file of the run is damaged.
+    """
+    parameters = parameters or {}
+    _check_known(parameters, set(query.parameters), f"query {query.name}")
+    return _run(run, connection, query.sql, parameters, sorted(query.parameters), limit)
+
+
+def run_sql(
+    run: Run,
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: Mapping[str, str] | None = None,
+    *,
+    limit: int | None = None,
+) -> Result:
+    """Return the rows of a user's SELECT.
+
+    Raises QueryError: it is not one SELECT, uses a function that could read or change anything but the run,
+    or is wrong. IntegrityError: a file of the run is damaged.
+    """
+    parameters = parameters or {}
+    refuse_unless_select(connection, sql)
+    _check_known(parameters, variables(sql), "the SQL")
+    return _run(run, connection, sql, parameters, sorted(parameters), limit)
+
+
+def _check_known(given: Mapping[str, str], known: set[str], where: str) -> None:
+    unknown = sorted(set(given) - known)
+    if unknown:
+        takes = ", ".join(sorted(known)) or "no parameter"
+        raise QueryError(f"{where} has no parameter {unknown[0]!r}; it takes {takes}")
+
+
+def _run(
+    run: Run,
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: Mapping[str, str],
+    names: list[str],
+    limit: int | None,
+) -> Result:
+    try:
+        # A NULL variable is an absent one: a parameter of the last query must not reach this one.
+        for name in names:
+            connection.execute(f'SET VARIABLE "{name}" = ?', [parameters.get(name)])
+        cursor = connection.execute(sql)
+        columns = tuple(str(entry[0]) for entry in cursor.description or ())
+        rows = cursor.fetchall() if limit is None else cursor.fetchmany(limit + 1)
+    except (duckdb.IOException, duckdb.SerializationException, duckdb.InvalidInputException) as error:
+        damaged = damaged_file(run, connection)
+        if damaged is None:
+            raise QueryError(_first_line(error)) from error
+        reason = _first_line(error)
+        raise IntegrityError(f"{damaged}: damaged: {reason}. Run kvtrace replay again") from error
+    except duckdb.Error as error:
+        raise QueryError(_first_line(error)) from error
+    if limit is not None and len(rows) > limit:
+        return Result(columns, rows[:limit], truncated=True)
+    return Result(columns, rows)
+
+
+def _first_line(error: duckdb.Error) -> str:
+    return " ".join(line.strip() for line in str(error).split("\n\n")[0].splitlines())

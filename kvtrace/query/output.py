@@ -1,0 +1,105 @@
+"""A result as a table for people, or as CSV, JSON or Parquet for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.plain_text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kvtrace.query.execute import Result
+
+_CELL_WIDTH: Final = 40
+_SIGNIFICANT_DIGITS: Final = 4
+
+
+def as_table(result: Result, width: int | None = None) -> tuple[str, tuple[str, ...]]:
+    """Return the result as aligned text, and the columns left out because `width` was too small.
+
+    width: columns of the terminal; None: no limit. Control characters are shown as escapes, NULL as NULL.
+    """
+    cells = [[_cell(value) for value in row] for row in result.rows]
+    names = [plain(name, _CELL_WIDTH) for name in result.columns]
+    widths = [
+        max(len(name), *(len(row[index]) for row in cells), 0) if cells else len(name)
+        for index, name in enumerate(names)
+    ]
+    shown = _that_fit(widths, width)
+    numeric = [_is_numeric([row[index] for row in result.rows]) for index in range(shown)]
+    lines = [_line(names, widths, numeric), "  ".join("─" * size for size in widths[:shown])]
+    lines += [_line(row, widths, numeric) for row in cells]
+    return "\n".join(lines) + "\n", result.columns[shown:]
+
+
+def as_csv(result: Result) -> str:
+    """Return the result as CSV with a header; NULL is an empty field, a float its shortest exact form."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(result.columns)
+    writer.writerows(result.rows)
+    return text.getvalue()
+
+
+def as_json(result: Result) -> str:
+    """Return the result as a JSON array of objects; a float that is no number becomes null."""
+    records = [{name: _json_value(value) for name, value in record.items()} for record in result.records()]
+    return json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_parquet(result: Result, file: Path) -> None:
+    """Write the result as a Parquet file; an existing one is replaced."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = list(zip(*result.rows, strict=True)) or [() for _ in result.columns]
+    table = pa.Table.from_arrays([pa.array(column) for column in columns], names=list(result.columns))
+    pq.write_table(table, file)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, float):
+        return f"{value:.{_SIGNIFICANT_DIGITS}g}"
+    return plain(str(value), _CELL_WIDTH)
+
+
+def _that_fit(widths: Sequence[int], width: int | None) -> int:
+    """Return how many leading columns fit; at least one."""
+    if width is None:
+        return len(widths)
+    used = 0
+    for index, size in enumerate(widths):
+        used += size + (2 if index else 0)
+        if used > width:
+            return max(index, 1)
+    return len(widths)
+
+
+def _is_numeric(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, int | float) for value in values)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    aligned = [
+        cell.rjust(size) if right else cell.ljust(size)
+        for cell, size, right in zip(cells, widths, numeric, strict=False)
+    ]
+    return "  ".join(aligned).rstrip()
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    return value if isinstance(value, str | int | bool | None) else str(value)

@@ -1,0 +1,25 @@
+"""Replay traces through candidates: `replay` is the main path, `candidate` says what can be compared."""
+
+from kvtrace.replay.candidate import (
+    Candidate,
+    EngineSetup,
+    bf16,
+    effective,
+    from_artifact,
+    from_scales,
+    standard_candidates,
+    unit,
+)
+from kvtrace.replay.replay import replay
+
+__all__ = [
+    "Candidate",
+    "EngineSetup",
+    "bf16",
+    "effective",
+    "from_artifact",
+    "from_scales",
+    "replay",
+    "standard_candidates",
+    "unit",
+]

@@ -1,0 +1,132 @@
+"""A candidate: scales as one engine setup would apply them. What is compared in a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from kvtrace.errors import InputError
+from kvtrace.numerics import DEFAULT_ENGINE, find_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kvtrace.scales import ScaleArtifact
+    from kvtrace.trace.reader import Trace
+
+Kind = Literal["bf16", "effective", "unit", "artifact"]
+ScaleKey = tuple[int, int, str]
+"""(layer, global kv_head, "k" | "v")."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """The engine that a candidate is applied by."""
+
+    engine: str = DEFAULT_ENGINE
+    """Numerics: a name of `kvtrace.numerics.ENGINES`."""
+    format: str | None = None
+    """FP8 format; None: the engine's default."""
+    backend: str | None = None
+    """Attention backend by the engine's own name; None: one that honours scales per head."""
+    tp: int | None = None
+    """Tensor-parallel ranks; None: as many as the artifact has, else 1."""
+    skip_layers: tuple[int, ...] = ()
+    """Layers whose cache stays unquantized."""
+
+    @property
+    def fp8_format(self) -> str:
+        """Return the FP8 format's name."""
+        return self.format or find_engine(self.engine).formats[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One row of a comparison. Made by the functions below; bound to a trace by `apply_candidate`."""
+
+    name: str
+    kind: Kind
+    setup: EngineSetup | None
+    """None: not quantized (bf16)."""
+    artifact: ScaleArtifact | None = None
+    scales: Mapping[ScaleKey, float] | None = None
+    """Given directly instead of an artifact."""
+
+
+def bf16() -> Candidate:
+    """Return the unquantized baseline: the values as captured."""
+    return Candidate("bf16", "bf16", None)
+
+
+def unit(setup: EngineSetup = EngineSetup()) -> Candidate:
+    """Return the scales that an engine uses when it is given none: 1.0 everywhere."""
+    return Candidate("unit", "unit", setup)
+
+
+def effective(trace: Trace, setup: EngineSetup | None = None) -> Candidate | None:
+    """Return the scales that the captured engine really used; None where its cache was not FP8.
+
+    setup: other numerics than those of the captured engine.
+    """
+    if not trace.has_fp8_cache:
+        return None
+    return Candidate("effective", "effective", setup or captured_setup(trace))
+
+
+def from_artifact(name: str, artifact: ScaleArtifact, setup: EngineSetup = EngineSetup()) -> Candidate:
+    """Return the artifact's scales as the engine of `setup` would apply them."""
+    return Candidate(name, "artifact", setup, artifact=artifact)
+
+
+def from_scales(name: str, scales: Mapping[ScaleKey, float], setup: EngineSetup = EngineSetup()) -> Candidate:
+    """Return scales given as numbers, one per (layer, global kv_head, tensor)."""
+    return Candidate(name, "artifact", setup, scales=scales)
+
+
+def standard_candidates(
+    traces: Sequence[Trace], artifacts: Iterable[ScaleArtifact], setup: EngineSetup | None = None
+) -> list[Candidate]:
+    """Return bf16, effective (where an engine had an FP8 cache), unit, then one candidate per artifact.
+
+    setup: one for all; None: `default_setup`.
+    """
+    common = setup or default_setup(traces)
+    in_effect = [found for trace in traces if (found := effective(trace, common))][:1]
+    candidates = [bf16(), *in_effect, unit(common)]
+    taken = {candidate.name for candidate in candidates}
+    return candidates + [from_artifact(_unused_name(a.name, taken), a, common) for a in artifacts]
+
+
+def default_setup(traces: Sequence[Trace]) -> EngineSetup:
+    """Return the captured engine's numerics if its cache was FP8, else those of vLLM on CUDA.
+
+    One setup for all candidates: they then differ in their scales alone, and compare with what really ran.
+    """
+    with_fp8 = [trace for trace in traces if trace.has_fp8_cache]
+    return captured_setup(with_fp8[0]) if with_fp8 else EngineSetup()
+
+
+def captured_setup(trace: Trace) -> EngineSetup:
+    """Return the numerics of the engine that wrote the trace.
+
+    Raises InputError: its cache dtype or device is one that kvtrace cannot replay.
+    """
+    dtypes = {layer.kv_cache_dtype for layer in trace.layers.values() if layer.has_fp8_cache}
+    dtype, device = min(dtypes, default="fp8"), trace.record.engine.device.split(":")[0]
+    engines = {"cpu": "vllm-cpu", "cuda": "vllm-cuda", "rocm": "vllm-rocm", "hip": "vllm-rocm"}
+    formats = {"fp8": "e4m3fn", "fp8_e4m3": "e4m3fn", "fp8_e5m2": "e5m2"}
+    if device not in engines or dtype not in formats or len(dtypes) > 1:
+        raise InputError(
+            f"{trace.path}: its engine ran on {device} with cache dtype {', '.join(sorted(dtypes))}, "
+            "for which kvtrace has no numerics; choose the ones to replay with --engine"
+        )
+    return EngineSetup(engines[device], formats[dtype])
+
+
+def _unused_name(name: str, taken: set[str]) -> str:
+    number, unused = 1, name
+    while unused in taken:
+        number += 1
+        unused = f"{name}#{number}"
+    taken.add(unused)
+    return unused

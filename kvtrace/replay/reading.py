@@ -1,0 +1,73 @@
+"""Stream a trace's blocks, the next ones read and unpacked while the current one is worked on."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from torch import Tensor
+
+    from kvtrace.trace.reader import Block, Trace
+
+    Progress = Callable[[int, int], None]
+    """(blocks done, blocks in all)."""
+
+_READ_THREADS: Final = 2
+_BLOCKS_AHEAD: Final = 4
+
+
+def read_blocks(trace: Trace, progress: Progress | None = None) -> Iterator[Block]:
+    """Yield every stored block once, in file order; at most `_BLOCKS_AHEAD` + 1 are in memory.
+
+    A KV head that several ranks hold (more ranks than heads) is taken from the first of them.
+    Raises IntegrityError: a chunk is missing, cut or damaged.
+    """
+    refs, owner = trace.block_refs(), _owners(trace)
+    with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="kvtrace-read") as pool:
+        pending: deque[Future[Block]] = deque()
+        waiting = iter(refs)
+        try:
+            for done in range(len(refs)):
+                while len(pending) < _BLOCKS_AHEAD and (ref := next(waiting, None)):
+                    pending.append(pool.submit(ref.load))
+                block = pending.popleft().result()
+                owned = [
+                    axis
+                    for axis, head in enumerate(block.kv_heads)
+                    if owner[block.layer.index, head] == id(refs[done].store)
+                ]
+                if owned:
+                    yield _take_heads(block, owned)
+                if progress:
+                    progress(done + 1, len(refs))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def as_tensor(block: Block, device: torch.device) -> Tensor:
+    """Return the block's values in the captured dtype, [num_rows, kv_head, head_dim], on the device."""
+    return torch.from_numpy(block.values).to(device).view(getattr(torch, block.layer.dtype))
+
+
+def _owners(trace: Trace) -> dict[tuple[int, int], int]:
+    owner: dict[tuple[int, int], int] = {}
+    for store in trace.ranks:
+        for layer in store.rank.layers:
+            for head in layer.kv_heads:
+                owner.setdefault((layer.index, head), id(store))
+    return owner
+
+
+def _take_heads(block: Block, axes: list[int]) -> Block:
+    if len(axes) == len(block.kv_heads):
+        return block
+    heads = tuple(block.kv_heads[axis] for axis in axes)
+    return replace(block, kv_heads=heads, values=block.values[:, axes])

@@ -1,0 +1,140 @@
+"""The sentences of a report: which heads leave the range under which candidate and where, and what ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.plain_text import plain
+from kvtrace.report.wording import count, number, percent, span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtrace.report.sections import (
+        CandidateSummary,
+        Head,
+        LoadedScales,
+        Place,
+        Report,
+        Source,
+        TensorTotals,
+    )
+
+_NAME: Final = 24
+
+
+def candidate_answer(report: Report, candidate: CandidateSummary) -> str:
+    """Return what becomes of the values under one candidate, in a few sentences."""
+    if candidate.status == "invalid":
+        return f"INVALID, not scored: {plain(candidate.reason or 'no reason recorded', 400)}"
+    if candidate.kind == "bf16":
+        return "not quantized, so nothing leaves the range."
+    beyond = [total for total in candidate.tensors if total.num_heads_out_of_range]
+    heads = sum(total.num_heads for total in candidate.tensors)
+    if not beyond:
+        return f"in range: no value of {count(heads, 'head')} (K and V counted apart) leaves it."
+    worst = _described(report, candidate, max(beyond, key=lambda total: total.worst_clipped_frac or 0))
+    if not any(total.num_heads_clipped for total in beyond):
+        return (
+            f"nothing clipped. Values of {_heads(candidate, clipped=False)} exceed MAX × scale by less than "
+            f"the rounding step: they become MAX, which is harmless. Most: {worst}"
+        )
+    return f"CLIPS in {_heads(candidate, clipped=True)}. Worst: {worst}"
+
+
+def effect_statement(source: Source, scales: Sequence[LoadedScales]) -> str:
+    """Return whether FP8 was in effect in a trace, and with which scales."""
+    dtype = f"cache dtype {plain(source.kv_cache_dtype, 20)}"
+    if not source.has_fp8_cache:
+        return (
+            f"{dtype}: NO FP8 was in effect at capture, so every candidate is hypothetical: what its scales "
+            "would do to these values."
+        )
+    text = f"{dtype}: FP8 was in effect."
+    known = {one.tensor: one for one in scales if one.min_effective_scale is not None}
+    if not known:
+        return text + " Its scales are not in this run."
+    if all(one.min_effective_scale == one.max_effective_scale == 1 for one in known.values()):
+        return text + " EVERY effective scale is exactly 1.0: the engine's default, no calibrated scale."
+    ranges = ", ".join(
+        f"{tensor.upper()} {span(known[tensor].min_effective_scale, known[tensor].max_effective_scale)}"
+        for tensor in sorted(known)
+    )
+    return f"{text} Effective scales: {ranges}."
+
+
+def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
+    """Return what a candidate is: where its scales come from, how they are applied, whether they ran."""
+    origin = {
+        "bf16": "the values as captured",
+        "effective": "the scales that the engine used",
+        "unit": "every scale 1.0, an engine's default",
+        "artifact": plain(candidate.artifact or "scales given as numbers", 100),
+    }[candidate.kind]
+    granularity = {"tensor": "per tensor", "attn_head": "per head"}.get(candidate.granularity or "")
+    parts = [origin]
+    if granularity and candidate.kind != "unit":
+        parts.append(granularity)
+    if candidate.engine:
+        parts.append(f"{candidate.format} as {candidate.engine} writes it")
+    text = ", ".join(parts) + "."
+    for source in report.sources:
+        scales = [
+            one for one in report.loaded if (one.source, one.candidate) == (source.name, candidate.candidate)
+        ]
+        if candidate.kind == "artifact" and any(one.num_as_effective is not None for one in scales):
+            where = f"In {plain(source.name, _NAME)} it" if len(report.sources) > 1 else "It"
+            text += f" {where} {loaded_statement(scales)}"
+    return text + (f" Note: {plain(candidate.note, 400)}" if candidate.note else "")
+
+
+def loaded_statement(scales: Sequence[LoadedScales]) -> str:
+    """Return whether one candidate's scales are those that ran; `scales`: its K and its V in one trace."""
+    total = sum(one.num_scales for one in scales)
+    same = sum(one.num_as_effective or 0 for one in scales)
+    if same == total:
+        return f"is what ran: all {count(total, 'scale')} equal the effective ones."
+    if all(one.min_effective_scale == one.max_effective_scale == 1 for one in scales):
+        differ = f"{total - same:,} of its {count(total, 'scale')} differ"
+        return f"was NOT LOADED: the engine used 1.0, and {differ}."
+    return f"is NOT what ran: {total - same:,} of its {count(total, 'scale')} differ from the effective ones."
+
+
+def _heads(candidate: CandidateSummary, *, clipped: bool) -> str:
+    """Return "3 of 90 K and 1 of 90 V heads"."""
+    parts = [
+        f"{total.num_heads_clipped if clipped else total.num_heads_out_of_range:,} of {total.num_heads:,} "
+        f"{total.tensor.upper()}"
+        for total in candidate.tensors
+    ]
+    return " and ".join(parts) + " heads"
+
+
+def _described(report: Report, candidate: CandidateSummary, total: TensorTotals) -> str:
+    """Return the worst head of K or of V, and where it is worst if the report lists it."""
+    text = f"layer {total.worst_layer} head {total.worst_kv_head} {total.tensor.upper()}, "
+    text += f"{percent(total.worst_clipped_frac)} of its values clipped"
+    head = _listed(report, candidate, total)
+    if head is None:
+        return text + "."
+    text += f" ({percent(head.measured.out_of_range_frac)} out of range)"
+    if head.max_abs is not None and head.covered_amax is not None:
+        text += f", largest {number(head.max_abs)} where {number(head.covered_amax)} is covered"
+    places = [_place("at positions", head.worst_positions), _place("in", head.worst_workload)]
+    found = [place for place in places if place]
+    return text + (f"; most {' and '.join(found)}." if found else ".")
+
+
+def _listed(report: Report, candidate: CandidateSummary, total: TensorTotals) -> Head | None:
+    wanted = (candidate.candidate, total.tensor, total.worst_layer, total.worst_kv_head)
+    for head in report.heads:
+        if (head.candidate, head.tensor, head.layer, head.kv_head) == wanted:
+            return head
+    return None
+
+
+def _place(preposition: str, place: Place | None) -> str | None:
+    if place is None:
+        return None
+    share = place.clipped_frac or place.out_of_range_frac
+    return f"{preposition} {plain(place.name, _NAME)} ({percent(share)})"

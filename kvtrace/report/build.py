@@ -1,0 +1,217 @@
+"""From a run to what a report says, by the queries of `queries/` alone."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.query import connect_with_views, find_query, run_query
+from kvtrace.report.rounding_floor import rounding_floor_db
+from kvtrace.report.sections import (
+    NOT_VISIBLE,
+    REPORT_SCHEMA_VERSION,
+    CandidateSummary,
+    Captured,
+    Head,
+    LoadedScales,
+    Measured,
+    Place,
+    Report,
+    SamplingRules,
+    Source,
+    Stratum,
+    TensorTotals,
+)
+from kvtrace.report.wording import positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kvtrace.runs.open import Run
+    from kvtrace.runs.record import SourceRecord
+
+Row = dict[str, Any]
+DEFAULT_TOP: Final = 5
+_MEASURED: Final = tuple(field.name for field in fields(Measured))
+_HEAD_COUNTS: Final = (
+    "num_heads",
+    "num_heads_out_of_range",
+    "num_heads_clipped",
+    "worst_layer",
+    "worst_kv_head",
+    "worst_clipped_frac",
+)
+_CAPTURED: Final = tuple(field.name for field in fields(Captured))
+
+
+def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> Report:
+    """Return what the run says.
+
+    top: heads per candidate, tensor and ranking. run_kept: whether the run outlives the report.
+    Raises IntegrityError: a file of the run is damaged.
+    """
+    connection = connect_with_views(run)
+
+    def rows(name: str, **parameters: object) -> list[Row]:
+        given = {key: str(value) for key, value in parameters.items()}
+        return list(run_query(run, connection, find_query(name), given).records())
+
+    details = {
+        row["candidate"]: row
+        for row in _records(connection, "SELECT candidate, artifact, artifact_sha256, note FROM candidates")
+    }
+    rules = "SELECT source, sampling_id, position_stride, request_fraction FROM sampling ORDER BY ALL"
+    return Report(
+        schema_version=REPORT_SCHEMA_VERSION,
+        run=str(run.path) if run_kept else None,
+        created_at=run.record.created_at,
+        kvtrace_version=run.record.kvtrace_version,
+        device=run.record.device,
+        sources=tuple(_source(source) for source in run.record.sources),
+        loaded=tuple(_loaded(rows("scale_audit"))),
+        candidates=tuple(_candidates(rows("compare_candidates"), details)),
+        top=top,
+        heads=tuple(_heads(rows, top)),
+        positions=tuple(_stratum(row) for row in rows("by_position")),
+        workloads=tuple(_stratum(row) for row in rows("by_workload")),
+        sampling=tuple(SamplingRules(**row) for row in _records(connection, rules)),
+        captured=tuple(Captured(**{name: row[name] for name in _CAPTURED}) for row in rows("captured")),
+        not_visible=NOT_VISIBLE,
+    )
+
+
+def _records(connection: Any, sql: str) -> list[Row]:
+    cursor = connection.execute(sql)
+    names = [entry[0] for entry in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _source(record: SourceRecord) -> Source:
+    return Source(
+        name=record.name,
+        path=record.path,
+        trace_sha256=record.trace_sha256,
+        captured_at=record.created_at,
+        closed=record.closed,
+        model=record.model.name,
+        weights_digest=record.model.weights_digest,
+        engine=record.engine.name,
+        engine_version=record.engine.version,
+        device=record.engine.device,
+        kv_cache_dtype=record.engine.kv_cache_dtype,
+        attention_backends=record.attention_backends,
+        has_fp8_cache=record.has_fp8_cache,
+    )
+
+
+def _loaded(audit: list[Row]) -> Iterable[LoadedScales]:
+    def key(row: Row) -> tuple[str, str, str]:
+        return row["source"], row["candidate"], row["tensor"]
+
+    order = {found: number for number, found in enumerate(dict.fromkeys(map(key, audit)))}
+    for (source, candidate, tensor), group in groupby(sorted(audit, key=lambda row: order[key(row)]), key):
+        layers = list(group)
+        as_effective = [row["num_heads_as_effective"] for row in layers]
+        yield LoadedScales(
+            source=source,
+            candidate=candidate,
+            tensor=tensor,  # type: ignore[arg-type]  # k or v by the run's schema
+            num_layers=len(layers),
+            num_scales=sum(row["num_heads"] for row in layers),
+            min_scale=_least(row["min_scale"] for row in layers),
+            max_scale=_largest(row["max_scale"] for row in layers),
+            min_effective_scale=_least(row["min_effective_scale"] for row in layers),
+            max_effective_scale=_largest(row["max_effective_scale"] for row in layers),
+            num_as_effective=None if set(as_effective) == {None} else sum(n or 0 for n in as_effective),
+            min_headroom=_least(row["min_headroom"] for row in layers),
+        )
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _candidates(compared: list[Row], details: dict[str, Row]) -> Iterable[CandidateSummary]:
+    for name, group in groupby(compared, key=lambda row: row["candidate"]):
+        tensors = list(group)
+        first = tensors[0]
+        yield CandidateSummary(
+            candidate=name,
+            kind=first["kind"],
+            status=first["status"],
+            reason=first["reason"],
+            hypothetical=first["hypothetical"],
+            engine=first["engine"],
+            format=first["format"],
+            granularity=first["granularity"],
+            artifact=details[name]["artifact"],
+            artifact_sha256=details[name]["artifact_sha256"],
+            note=details[name]["note"],
+            rounding_floor_db=rounding_floor_db(first["format"], first["engine"]),
+            tensors=tuple(_totals(row) for row in tensors if row["tensor"] is not None),
+        )
+
+
+def _totals(row: Row) -> TensorTotals:
+    return TensorTotals(tensor=row["tensor"], measured=_measured(row), **_head_counts(row))
+
+
+def _head_counts(row: Row) -> Row:
+    return {name: row[name] for name in _HEAD_COUNTS}
+
+
+def _measured(row: Row) -> Measured:
+    return Measured(**{name: row[name] for name in _MEASURED})
+
+
+def _heads(rows: Callable[..., list[Row]], top: int) -> Iterable[Head]:
+    def key(row: Row) -> tuple[str, str, int, int]:
+        return row["candidate"], row["tensor"], row["layer"], row["kv_head"]
+
+    places = {key(row): row for row in rows("locate_heads")}
+    for row in rows("rank_heads", top=top):
+        place = places.get(key(row))
+        yield Head(
+            candidate=row["candidate"],
+            tensor=row["tensor"],
+            layer=row["layer"],
+            kv_head=row["kv_head"],
+            rank=row["rank"],
+            vector_rank=row["vector_rank"],
+            measured=_measured(row),
+            max_abs=row["max_abs"],
+            covered_amax=row["covered_amax"],
+            worst_positions=_place(place, "position", positions(place["position_from"], place["position_to"]))
+            if place
+            else None,
+            worst_workload=_place(place, "workload", place["workload"]) if place else None,
+        )
+
+
+def _place(row: Row, kind: str, name: str) -> Place:
+    return Place(
+        name=name,
+        out_of_range_frac=row[f"{kind}_out_of_range_frac"],
+        clipped_frac=row[f"{kind}_clipped_frac"],
+        num_tokens=row[f"{kind}_num_tokens"],
+    )
+
+
+def _stratum(row: Row) -> Stratum:
+    return Stratum(
+        candidate=row["candidate"],
+        tensor=row["tensor"],
+        phase=row.get("phase"),
+        position_from=row.get("position_from"),
+        position_to=row.get("position_to"),
+        workload=row.get("workload"),
+        num_requests=row["num_requests"],
+        num_tokens=row["num_tokens"],
+        measured=_measured(row),
+        **_head_counts(row),
+    )

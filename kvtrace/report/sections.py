@@ -1,0 +1,279 @@
+"""What a report says, as plain values: the shared model of the text and the JSON report.
+
+Every share has its numerator and denominator beside it. A share weighs each row by what it was sampled from,
+so it is the quotient of the two counts exactly where one sampling rule was in force. None: not measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+from pydantic import ConfigDict
+
+Tensor = Literal["k", "v"]
+
+REPORT_SCHEMA_VERSION: Final = "1.0"
+_DOCUMENTED: Final = ConfigDict(use_attribute_docstrings=True)
+"""The text under a field becomes its description in the published schema."""
+NOT_VISIBLE: Final = (
+    "errors compounding through the layers",
+    "task accuracy",
+    "the accumulation inside attention kernels",
+    "cache transfer between engines",
+)
+"""What no offline replay can show, and every report says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Counts and shares of some values under one candidate."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    num_values: int
+    """Finite values."""
+    num_nonfinite: int
+    """NaN and inf; in no other count."""
+    num_out_of_range: int
+    """Values with |x / scale| > MAX."""
+    num_clipped: int
+    """Values beyond the point where rounding leaves MAX: these lose more than rounding does."""
+    num_flushed: int
+    """Non-zero values that become 0."""
+    num_vectors: int | None
+    """Vectors (one token's values of a head) with a finite value."""
+    num_vectors_out_of_range: int | None
+    """Vectors whose widest value is out of range."""
+    num_vectors_clipped: int | None
+    """Vectors with a clipped value."""
+    out_of_range_frac: float | None
+    """Of values, 0 to 1."""
+    clipped_frac: float | None
+    """Of values, 0 to 1."""
+    flushed_frac: float | None
+    """Of values, 0 to 1."""
+    vectors_out_of_range_frac: float | None
+    """Of vectors, 0 to 1."""
+    vectors_clipped_frac: float | None
+    """Of vectors, 0 to 1."""
+    clip_error_frac: float | None
+    """Share of the squared error that clipped values make; None where nothing is lost."""
+    sqnr_db: float | None
+    """10·log10(signal / error); None where nothing is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One trace of the run."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    name: str
+    path: str
+    trace_sha256: str
+    captured_at: float
+    """Unix seconds."""
+    closed: bool
+    """False: the capture was not shut down in order and may have lost its last rows."""
+    model: str
+    weights_digest: str | None
+    engine: str
+    engine_version: str
+    device: str
+    kv_cache_dtype: str
+    attention_backends: tuple[str, ...]
+    has_fp8_cache: bool
+    """False: the engine wrote no FP8, so no scale was in effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedScales:
+    """One candidate's K or V scales in one trace, against those the engine really used."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    source: str
+    candidate: str
+    tensor: Tensor
+    num_layers: int
+    num_scales: int
+    """KV heads over all layers."""
+    min_scale: float | None
+    """None: not quantized."""
+    max_scale: float | None
+    min_effective_scale: float | None
+    """None: no FP8 in effect."""
+    max_effective_scale: float | None
+    num_as_effective: int | None
+    """Scales that are the engine's, a bf16 copy included; None: no FP8 in effect."""
+    min_headroom: float | None
+    """Smallest covered_amax / observed amax of a head; below 1 values are out of range."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorTotals:
+    """All heads of K, or of V, under one candidate."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    tensor: Tensor
+    measured: Measured
+    num_heads: int
+    """(layer, kv_head) pairs."""
+    num_heads_out_of_range: int
+    num_heads_clipped: int
+    worst_layer: int | None
+    """Of the head with the largest clipped share, then out-of-range share; None where all are in range."""
+    worst_kv_head: int | None
+    worst_clipped_frac: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSummary:
+    """One set of scales as one engine would apply it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    candidate: str
+    kind: Literal["bf16", "effective", "unit", "artifact"]
+    status: Literal["valid", "invalid"]
+    reason: str | None
+    """Why it is invalid."""
+    hypothetical: bool
+    """True unless the captured engine really wrote FP8 with these scales."""
+    engine: str | None
+    format: str | None
+    granularity: str | None
+    artifact: str | None
+    artifact_sha256: str | None
+    note: str | None
+    rounding_floor_db: float | None
+    """SQNR that rounding alone leaves in this format; no scale does better."""
+    tensors: tuple[TensorTotals, ...]
+    """K and V; empty where invalid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The stratum in which a head leaves the range most."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    name: str
+    """A workload, or positions such as 2,048–4,095."""
+    out_of_range_frac: float
+    clipped_frac: float
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One head under one candidate."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    candidate: str
+    tensor: Tensor
+    layer: int
+    kv_head: int
+    rank: int
+    """By out-of-range share of values among the candidate's K or V heads; 1 is worst."""
+    vector_rank: int
+    """By out-of-range share of vectors."""
+    measured: Measured
+    max_abs: float | None
+    covered_amax: float | None
+    worst_positions: Place | None
+    """None where all values are in range."""
+    worst_workload: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """All heads of K, or of V, under one candidate, in one position octave or one workload."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    candidate: str
+    tensor: Tensor
+    phase: Literal["prefill", "decode"] | None
+    """None: both."""
+    position_from: int | None
+    """None: all positions."""
+    position_to: int | None
+    workload: str | None
+    """None: all workloads."""
+    num_requests: int
+    num_tokens: int
+    measured: Measured
+    num_heads: int
+    num_heads_out_of_range: int
+    num_heads_clipped: int
+    worst_layer: int | None
+    """Of the head with the largest clipped share there, then out-of-range share."""
+    worst_kv_head: int | None
+    worst_clipped_frac: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRules:
+    """One set of sampling rules of a trace."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+    source: str
+    sampling_id: int
+    position_stride: int
+    """1 of this many positions of a sampled request is captured."""
+    request_fraction: float
+    """Share of requests that are sampled, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What the trace holds of one workload."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    source: str
+    workload: str
+    num_requests: int
+    num_sampled_requests: int
+    num_captured_requests: int
+    num_incomplete_requests: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    max_position: int | None
+    max_prompt_tokens: int | None
+    max_output_tokens: int | None
+    num_missing: int
+    """Positions never computed here, such as prefix-cache hits."""
+    num_dropped: int
+    """Rows sampled and lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run, told in the order in which an incident asks."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    schema_version: str
+    run: str | None
+    """Its directory as given; None: replayed for this report alone and not kept."""
+    created_at: float
+    """Unix seconds."""
+    kvtrace_version: str
+    device: str
+    sources: tuple[Source, ...]
+    loaded: tuple[LoadedScales, ...]
+    candidates: tuple[CandidateSummary, ...]
+    top: int
+    """How many heads of each ranking are listed."""
+    heads: tuple[Head, ...]
+    """The first `top` by values and the first `top` by vectors, per candidate and tensor."""
+    positions: tuple[Stratum, ...]
+    workloads: tuple[Stratum, ...]
+    sampling: tuple[SamplingRules, ...]
+    captured: tuple[Captured, ...]
+    not_visible: tuple[str, ...]

@@ -1,0 +1,46 @@
+"""`run.json`: what a run was made from, with the hash of every input."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from kvtrace.runs.schema import RUN_SCHEMA_VERSION
+from kvtrace.trace.format import EngineRecord, ModelRecord, Record
+
+
+class SourceRecord(Record):
+    """One trace that was replayed."""
+
+    name: str
+    """The `source` column of every table."""
+    path: str
+    """As given on the command line; only for people."""
+    trace_id: str
+    trace_sha256: str
+    """`Trace.digest`: over the commit digests of all ranks and the records."""
+    created_at: float
+    """Unix seconds, when the engine started."""
+    model: ModelRecord
+    engine: EngineRecord
+    has_fp8_cache: bool
+    """Whether the engine wrote any captured layer's K and V as FP8."""
+    attention_backends: tuple[str, ...] = ()
+    """Distinct backends of the captured layers, sorted."""
+    closed: bool = True
+    """False where a rank was not shut down in order: its last rows may be missing."""
+
+
+class RunRecord(Record):
+    """`run.json`. Candidates and their artifacts' hashes are in candidates.parquet."""
+
+    schema_version: str = RUN_SCHEMA_VERSION
+    kvtrace_version: str
+    created_at: float
+    """Unix seconds."""
+    device: str
+    """Where the round trip ran, such as cpu or cuda:0."""
+    method: str = "direct"
+    """direct (element by element) or profile (over exact counts)."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Of the libraries that computed the numbers."""
+    sources: tuple[SourceRecord, ...]

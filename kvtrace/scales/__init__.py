@@ -1,0 +1,24 @@
+"""Scale artifacts: read any format, and tell what an engine makes of it.
+
+    from kvtrace.scales import load_artifact, resolve
+
+    artifact = load_artifact("checkpoint/")  # ArtifactError: nothing there can be read
+    resolved = resolve(artifact, num_layers=30, kv_heads_per_layer=3)  # also engine=, backend=, tp=
+    resolved.require_valid()  # InvalidCandidateError: 0, NaN, inf, another model, an engine crash
+    resolved.scale(layer, kv_head, "k")  # .value is a float, .origin is "file:key" or "unit: why"
+    resolved.granularity, resolved.note  # as applied; what a reader must know, or None
+    artifact.sha256, artifact.format, artifact.unmatched
+
+    from kvtrace.scales.save import save_scales
+    save_scales(directory, {(layer, "k"): (0.04,), (layer, "v"): (0.01,)}, model=config_json)  # bf16
+
+For a trace: num_layers = trace.record.model.num_layers, kv_heads_per_layer = trace.record.model.num_kv_heads
+(or one per layer), kv_head = the global id. `resolved.invalid_reason` is the text without the exception.
+"""
+
+from kvtrace.scales.artifact import ScaleArtifact
+from kvtrace.scales.load import load_artifact
+from kvtrace.scales.resolve import resolve
+from kvtrace.scales.resolved import EffectiveScale, ResolvedScales
+
+__all__ = ["EffectiveScale", "ResolvedScales", "ScaleArtifact", "load_artifact", "resolve"]

@@ -1,0 +1,126 @@
+"""What a scale artifact holds, exactly as stored: the one type that every reader returns."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+ScaleTensor = Literal["k", "v", "q", "kv", "prob"]
+"""`kv`: one number for K and V. `prob`: the scale of the attention probabilities."""
+Granularity = Literal["tensor", "attn_head"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredScale:
+    """One scale tensor or JSON number: a dequantization multiplier, code = fp8(x / s), x' = code · s."""
+
+    layer: int
+    tensor: ScaleTensor
+    values: tuple[float, ...]
+    """One, or one per head, flattened; as stored: not checked, so 0, NaN and inf are possible."""
+    shape: tuple[int, ...]
+    dtype: str
+    """As safetensors spells it (`BF16`, `F32`, …), or `JSON`."""
+    file: str
+    """Relative to the artifact's path."""
+    key: str
+    """Tensor name, or the path inside the JSON document."""
+    rank: int | None = None
+    """Tensor-parallel rank, in formats that store one scale per rank; None elsewhere."""
+
+    @property
+    def origin(self) -> str:
+        """Return `file:key`, where the value was read."""
+        return f"{self.file}:{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnmatchedName:
+    """A name that looks like a KV-cache scale and that no rule turns into one."""
+
+    name: str
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredScheme:
+    """What the checkpoint's configuration says about its KV cache. None: it does not say."""
+
+    quant_method: str | None = None
+    has_kv_scheme: bool = False
+    num_bits: int | None = None
+    type: str | None = None
+    strategy: str | None = None
+    dynamic: bool | None = None
+    symmetric: bool | None = None
+    observer: str | None = None
+    algorithm: str | None = None
+    """Such as `FP8` or `NVFP4`, where the format names an algorithm instead of a scheme."""
+    model_type: str | None = None
+    """In the JSON files of scales."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Shape of the model as the artifact's own configuration gives it. None: unknown."""
+
+    num_layers: int | None = None
+    num_kv_heads: int | None = None
+    num_attention_heads: int | None = None
+    head_dim: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleArtifact:
+    """Scales as shipped, before any engine has touched them."""
+
+    path: Path
+    format: str
+    granularity: Granularity
+    scales: tuple[StoredScale, ...]
+    unmatched: tuple[UnmatchedName, ...] = ()
+    scheme: DeclaredScheme = DeclaredScheme()
+    model: ModelShape = ModelShape()
+    num_ranks: int | None = None
+    """Tensor-parallel ranks, in formats that store one scale per rank; None elsewhere."""
+    manifest: dict[str, Any] | None = field(default=None, repr=False)
+    """Content of the `kvtrace.json` beside the scales: how they were made, and on what."""
+
+    @property
+    def name(self) -> str:
+        """Return the file's or directory's name."""
+        return self.path.name or str(self.path)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Return the layers that have a K or V scale, sorted."""
+        return tuple(sorted({s.layer for s in self.scales if s.tensor in ("k", "v", "kv")}))
+
+    @property
+    def sha256(self) -> str:
+        """Return the hex SHA-256 over the scale tensors as read; how they are split into files is left
+        out.
+        """
+        return scales_sha256(self.scales)
+
+    def stored(self, layer: int, tensor: ScaleTensor) -> tuple[StoredScale, ...]:
+        """Return the scales of one layer and tensor: none, one, or one per rank."""
+        return tuple(s for s in self.scales if s.layer == layer and s.tensor == tensor)
+
+
+def scales_sha256(scales: Iterable[StoredScale]) -> str:
+    """Return the hex SHA-256 over key, rank, dtype, shape and values (float64) of each scale, in key
+    order.
+    """
+    digest = hashlib.sha256()
+    for scale in sorted(scales, key=lambda s: (-1 if s.rank is None else s.rank, s.key)):
+        digest.update(f"{scale.rank}\0{scale.key}\0{scale.dtype}\0{list(scale.shape)}\0".encode())
+        digest.update(struct.pack(f"<{len(scale.values)}d", *scale.values))
+    return digest.hexdigest()

@@ -1,0 +1,144 @@
+"""What a format is: a name, how its content is recognized, and how it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvtrace.errors import ArtifactError
+from kvtrace.scales.artifact import DeclaredScheme, Granularity, StoredScale, UnmatchedName
+from kvtrace.scales.names import MAX_LAYER, is_zero_point, layer_of, resembles_kv_scale
+from kvtrace.scales.safetensors import FLOAT_DTYPES, MAX_SCALE_VALUES, TensorRef, read_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvtrace.scales.artifact import ScaleTensor
+    from kvtrace.scales.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a format found in a source."""
+
+    scales: tuple[StoredScale, ...] = ()
+    unmatched: tuple[UnmatchedName, ...] = ()
+    scheme: DeclaredScheme = field(default_factory=DeclaredScheme)
+    num_ranks: int | None = None
+
+    @property
+    def granularity(self) -> Granularity:
+        """Return `attn_head` where any K or V scale has one value per head."""
+        per_head = any(len(s.values) > 1 for s in self.scales if s.tensor in ("k", "v", "kv"))
+        return "attn_head" if per_head or self.scheme.strategy == "attn_head" else "tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One on-disk format."""
+
+    name: str
+    recognizes: Callable[[Source], bool]
+    read: Callable[[Source], Reading]
+
+
+def read_tensors(
+    source: Source,
+    rule: Callable[[str], ScaleTensor | None],
+    rank_of: Callable[[TensorRef], int] | None = None,
+) -> tuple[tuple[StoredScale, ...], tuple[UnmatchedName, ...]]:
+    """Read every tensor that `rule` names, and list those that only look like KV-cache scales.
+
+    Returns (scales, unmatched), both in file order. Raises ArtifactError: a file is cut.
+    """
+    scales: list[StoredScale] = []
+    unmatched: list[UnmatchedName] = []
+    for ref in source.tensors:
+        tensor = rule(ref.name)
+        if tensor is None and (is_zero_point(ref.name) or not resembles_kv_scale(ref.name)):
+            continue
+        file = source.relative(ref.path)
+        problem = _problem(ref, tensor)
+        if tensor is None or problem:
+            unmatched.append(
+                UnmatchedName(ref.name, file, problem or "no engine maps this name to a KV-cache scale")
+            )
+            continue
+        layer = layer_of(ref.name)
+        assert layer is not None
+        rank = rank_of(ref) if rank_of else None
+        scales.append(
+            StoredScale(layer, tensor, read_values(ref), ref.shape, ref.dtype, file, ref.name, rank)
+        )
+    return tuple(scales), tuple(unmatched)
+
+
+def read_scaling_factors(source: Source) -> Reading:
+    """Read the JSON schema that vLLM's old versions and SGLang share: {rank: {layer: number}} for K and V at
+    once.
+
+    Raises ArtifactError: the schema does not hold, or there is no factor in it.
+    """
+    document = source.document or {}
+    cache = document.get("kv_cache")
+    ranks = cache.get("scaling_factor") if isinstance(cache, dict) else None
+    if not isinstance(ranks, dict) or not ranks:
+        raise ArtifactError(
+            f"{source.path}: has no kv_cache.scaling_factor object with one entry per tensor-parallel rank"
+        )
+    scales = []
+    for rank_key, layers in ranks.items():
+        rank = _index(rank_key, source, "rank")
+        if not isinstance(layers, dict) or not layers:
+            raise ArtifactError(f"{source.path}: rank {rank} of kv_cache.scaling_factor has no layers")
+        for layer_key, value in layers.items():
+            layer = _index(layer_key, source, "layer")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ArtifactError(
+                    f"{source.path}: the factor of rank {rank}, layer {layer} is {str(value)[:40]!r}, not a "
+                    "number"
+                )
+            key = f"kv_cache.scaling_factor.{rank}.{layer}"
+            number = _as_float(value)
+            scales.append(StoredScale(layer, "kv", (number,), (), "JSON", source.path.name, key, rank))
+    dtype = cache.get("dtype") if isinstance(cache, dict) else None
+    scheme = DeclaredScheme(
+        has_kv_scheme=True,
+        dynamic=False,
+        algorithm=text_of(dtype),
+        model_type=text_of(document.get("model_type")),
+    )
+    return Reading(tuple(scales), scheme=scheme, num_ranks=len(ranks))
+
+
+def text_of(value: object) -> str | None:
+    """Return a string of a configuration, cut to a length that fits a line; None for anything else."""
+    return value[:80] if isinstance(value, str) else None
+
+
+def _problem(ref: TensorRef, tensor: ScaleTensor | None) -> str | None:
+    if tensor is None:
+        return None
+    if layer_of(ref.name) is None:
+        return "the name has no single layer index"
+    if ref.dtype not in FLOAT_DTYPES:
+        return f"its dtype is {ref.dtype}, expected a float"
+    num_values = 1
+    for n in ref.shape:
+        num_values *= n
+    if not 0 < num_values <= MAX_SCALE_VALUES:
+        return f"it has {num_values:,} values, expected one, or one per head"
+    return None
+
+
+def _index(key: str, source: Source, what: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) <= len(str(MAX_LAYER))):
+        raise ArtifactError(f"{source.path}: {key[:40]!r} in kv_cache.scaling_factor is no {what} number")
+    return int(key)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond the range of a float
+        return float("inf")

@@ -1,0 +1,26 @@
+"""A checkpoint without KV-cache scales: every engine uses 1.0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.scales.formats.compressed_tensors import declared_scheme
+from kvtrace.scales.formats.contract import Format, Reading, read_tensors
+
+if TYPE_CHECKING:
+    from kvtrace.scales.source import Source
+
+
+def recognizes(source: Source) -> bool:
+    """Always: this is the last format tried."""
+    del source
+    return True
+
+
+def read(source: Source) -> Reading:
+    """Return no scales, and the names that look like some."""
+    _, unmatched = read_tensors(source, lambda _name: None)
+    return Reading((), unmatched, declared_scheme(source))
+
+
+FORMAT = Format("none", recognizes, read)

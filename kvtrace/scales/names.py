@@ -1,0 +1,89 @@
+"""Tensor name → layer and tensor, by the rules that engines use.
+
+Source of the rules: vLLM 0.32, the mapping of KV-cache scale names in its weight loader, and the suffix maps
+of its fp8 and Quark methods.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kvtrace.scales.artifact import ScaleTensor
+
+MAX_LAYER: Final = 9_999
+_KV: Final = re.compile(r"\.kv_scale$")
+_PROJECTION: Final = re.compile(r"\.self_attn\.(?:[kv]|qkv|qkqkv)_proj\.([kv])_scale$")
+_MIXER: Final = re.compile(r"\.mixer\.[kv]_proj\.([kv])_scale$")
+_QUERY: Final = re.compile(r"\.self_attn\.q\.scale$")
+_CACHE: Final = re.compile(r"\.self_attn\.([kv])_cache\.scale$")
+_BARE: Final = re.compile(r"(?<!_proj)(?<!_cache)(?<!_norm)(?<!mlp)\.([qkv])_scale$")
+_OUTPUT: Final = re.compile(r"\.([qkv])_proj\.output_scale$")
+_PROB_OUTPUT: Final = re.compile(r"\.self_attn\.prob_output_scale$")
+_ZERO_POINT: Final = re.compile(r"\.[qkv]_zero_point$")
+_OF_WEIGHTS: Final = re.compile(
+    r"(?:weight|input|activation|act|router|routed|expert|embed|layer|gate|up|down)[a-z_]*scal[a-z_0-9]*$"
+)
+_OF_KV: Final = re.compile(
+    r"(?:^|[._])(?:q|k|v|kv|qkv|key|value|query|output|cache|attn|prob)[a-z_.]*"
+    r"(?:scal(?:e|es|ing)|amax|zero_point)[a-z_]*$"
+)
+_METHODS_WITH_OUTPUT_SCALE: Final = ("fp8", "quark")
+
+
+def layer_of(name: str) -> int | None:
+    """Return the layer index: the only all-digit part of the name. None: there is none, or several.
+
+    >>> layer_of("model.layers.12.self_attn.k_scale"), layer_of("layers.1.experts.2.k_scale")
+    (12, None)
+    """
+    numbers = [part for part in name.split(".") if part.isascii() and part.isdigit()]
+    if len(numbers) != 1 or len(numbers[0]) > len(str(MAX_LAYER)):
+        return None
+    return int(numbers[0])
+
+
+def vllm_tensor(name: str, quant_method: str | None) -> ScaleTensor | None:
+    """Return the scale that vLLM loads this tensor as; `kv` is loaded as K and copied to V. None: dropped
+    silently.
+
+    >>> vllm_tensor("model.layers.0.self_attn.k_proj.k_scale", "modelopt")
+    'k'
+    >>> vllm_tensor("model.layers.0.self_attn.k_proj.output_scale", "compressed-tensors") is None
+    True
+    """
+    if _KV.search(name):
+        return "kv"
+    for pattern in (_PROJECTION, _MIXER, _CACHE, _BARE):
+        if match := pattern.search(name):
+            return _tensor(match[1])
+    if _QUERY.search(name):
+        return "q"
+    return output_tensor(name) if quant_method in _METHODS_WITH_OUTPUT_SCALE else None
+
+
+def output_tensor(name: str) -> ScaleTensor | None:
+    """Return the tensor of a `*_proj.output_scale` or `prob_output_scale`, else None."""
+    if match := _OUTPUT.search(name):
+        return _tensor(match[1])
+    return "prob" if _PROB_OUTPUT.search(name) else None
+
+
+def is_zero_point(name: str) -> bool:
+    """Whether this is a zero point: engines load and ignore it, since only symmetric scales are supported."""
+    return _ZERO_POINT.search(name) is not None
+
+
+def resembles_kv_scale(name: str) -> bool:
+    """Whether a person would take the name for a KV-cache scale (weight and input scales are not).
+
+    >>> resembles_kv_scale("layers.0.self_attn.key_scale"), resembles_kv_scale("layers.0.k_proj.weight_scale")
+    (True, False)
+    """
+    last = name.rsplit(".", 1)[-1]
+    return _OF_WEIGHTS.match(last) is None and _OF_KV.search(name) is not None
+
+
+def _tensor(letter: str) -> ScaleTensor:
+    return "k" if letter == "k" else "v" if letter == "v" else "q"

@@ -1,0 +1,165 @@
+"""An artifact's files, opened but not yet understood: JSON parsed, tensor headers read, no tensor touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kvtrace.errors import ArtifactError
+from kvtrace.scales.artifact import ModelShape
+from kvtrace.scales.safetensors import TensorRef, read_header
+from kvtrace.scales.strict_json import read_json
+
+INDEX_SUFFIX: Final = ".safetensors.index.json"
+MANIFEST_FILE: Final = "kvtrace.json"
+_PICKLED: Final = ("*.bin", "*.pt", "*.pth")
+_MAX_MODEL_COUNT: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What lies at an artifact's path."""
+
+    path: Path
+    root: Path
+    """The directory that file names are relative to."""
+    tensors: tuple[TensorRef, ...] = ()
+    """In file order; the same name may occur in several files."""
+    config: dict[str, Any] | None = None
+    """`config.json`."""
+    hf_quant_config: dict[str, Any] | None = None
+    document: dict[str, Any] | None = None
+    """The artifact itself, where it is one JSON file."""
+    manifest: dict[str, Any] | None = None
+
+    @property
+    def quantization(self) -> dict[str, Any]:
+        """Return config.json's `quantization_config` (or `quantization`), {} where there is none."""
+        for key in ("quantization_config", "compression_config", "quantization"):
+            found = (self.config or {}).get(key)
+            if isinstance(found, dict):
+                return found
+        return {}
+
+    @property
+    def quant_method(self) -> str | None:
+        """Return the declared quantization method in lower case."""
+        method = self.quantization.get("quant_method")
+        return method[:80].lower() if isinstance(method, str) else None
+
+    @property
+    def model(self) -> ModelShape:
+        """Return the model's shape as config.json gives it; a multi-modal model's is its text model's."""
+        config = self.config or {}
+        for key in ("text_config", "llm_config", "language_config"):
+            if isinstance(config.get(key), dict):
+                config = config[key]
+                break
+        return ModelShape(
+            num_layers=_count(config.get("num_hidden_layers")),
+            num_kv_heads=_count(config.get("num_key_value_heads", config.get("num_attention_heads"))),
+            num_attention_heads=_count(config.get("num_attention_heads")),
+            head_dim=_count(config.get("head_dim", config.get("head_size"))),
+        )
+
+    def relative(self, path: Path) -> str:
+        """Return a file's name as results show it."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.name
+
+
+def open_source(path: Path) -> Source:
+    """Open a checkpoint directory, a safetensors file or its index, or a JSON file of scales.
+
+    Raises ArtifactError: nothing there can be read; pickled weights are never opened.
+    """
+    if path.is_dir():
+        document = _lone_document(path)
+        return (
+            Source(path, path, document=document)
+            if document
+            else _open_directory(path, _safetensors_of(path))
+        )
+    if not path.is_file():
+        raise ArtifactError(f"{path}: no such file or directory; expected a checkpoint or a file of scales")
+    if path.name.endswith(INDEX_SUFFIX):
+        return _open_directory(path.parent, _files_of_index(path), path=path)
+    if path.suffix == ".safetensors":
+        return _open_directory(path.parent, [path], path=path)
+    if path.suffix == ".json":
+        return Source(path, path.parent, document=_read_object(path))
+    raise ArtifactError(
+        f"{path}: is neither .safetensors nor .json; expected a checkpoint directory or a file of scales "
+        "(pickled files are never opened: convert them to safetensors)"
+    )
+
+
+def _open_directory(root: Path, files: list[Path], *, path: Path | None = None) -> Source:
+    return Source(
+        path=path or root,
+        root=root,
+        tensors=tuple(ref for file in files for ref in read_header(file).values()),
+        config=_read_optional(root / "config.json"),
+        hf_quant_config=_read_optional(root / "hf_quant_config.json"),
+        manifest=_read_optional(root / MANIFEST_FILE),
+    )
+
+
+def _lone_document(root: Path) -> dict[str, Any] | None:
+    """Return the JSON of scales that a directory without tensors holds, None where it is something else."""
+    if any(root.glob("*.safetensors*")):
+        return None
+    files = [p for p in sorted(root.glob("*.json")) if p.name not in ("config.json", "hf_quant_config.json")]
+    return _read_object(files[0]) if len(files) == 1 else None
+
+
+def _safetensors_of(root: Path) -> list[Path]:
+    indexes = sorted(root.glob(f"*{INDEX_SUFFIX}"))
+    files = _files_of_index(indexes[0]) if indexes else sorted(root.glob("*.safetensors"))
+    if not files:
+        pickled = next((p.name for pattern in _PICKLED for p in sorted(root.glob(pattern))), None)
+        hint = (
+            f"{pickled} is pickled and never opened: convert it to safetensors"
+            if pickled
+            else "expected a checkpoint directory, a .safetensors file or a .json file of scales"
+        )
+        raise ArtifactError(f"{root}: holds no .safetensors file; {hint}")
+    return files
+
+
+def _files_of_index(index: Path) -> list[Path]:
+    weight_map = _read_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ArtifactError(f"{index}: has no weight_map, which names the file of each tensor")
+    names = set()
+    for name in weight_map.values():
+        # A name from the file must not lead out of the checkpoint's directory.
+        if (
+            not isinstance(name, str)
+            or Path(name).name != name
+            or len(name) > 200
+            or not name.endswith(".safetensors")
+        ):
+            raise ArtifactError(
+                f"{index}: weight_map names {str(name)[:80]!r}, expected a .safetensors file beside it"
+            )
+        names.add(name)
+    missing = [name for name in sorted(names) if not (index.parent / name).is_file()]
+    if missing:
+        raise ArtifactError(f"{index}: names {missing[0]!r}, which is not there ({len(missing)} missing)")
+    return [index.parent / name for name in sorted(names)]
+
+
+def _read_optional(path: Path) -> dict[str, Any] | None:
+    return _read_object(path) if path.is_file() else None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise ArtifactError(f"{path}: is not a JSON object")
+    return content
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value <= _MAX_MODEL_COUNT else None

@@ -1,0 +1,67 @@
+-- Scales shipped, scales in effect, and the magnitudes the trace really has.
+-- Grain: one row per (source, candidate, layer, tensor).
+-- By hand: cd RUN && duckdb -init .../queries/views.sql \
+--   -f .../queries/scale_audit.sql
+--
+-- Effective scales exist only where the engine wrote FP8. A covered_amax below
+-- observed_amax means values out of range; up to 464/448 of it none is clipped
+-- (e4m3fn).
+--
+-- Parameters
+--   candidate  this candidate alone; all artifacts and the effective scales
+--   layer      this layer alone; all
+--   tensor     k or v alone; both
+--   source     this trace alone; all
+--
+-- Columns
+--   source                  the trace's name
+--   candidate               the candidate's name
+--   layer                   layer index
+--   tensor                  k or v
+--   min_scale               smallest over the KV heads; NULL: not quantized
+--   max_scale               largest over the KV heads; NULL: not quantized
+--   min_effective_scale     in the engine, smallest; NULL: no FP8 in effect
+--   max_effective_scale     in the engine, largest; NULL: no FP8 in effect
+--   num_heads               KV heads
+--   num_heads_as_effective  heads whose scale is the engine's within 0.4 % (a
+--                           bf16 copy); NULL: no FP8 in effect
+--   observed_amax           largest finite magnitude in the trace
+--   min_covered_amax        magnitude covered, smallest over the KV heads
+--   min_headroom            smallest covered_amax / observed amax of a head
+WITH effective AS (
+  SELECT source, layer, kv_head, tensor, scale AS effective_scale
+  FROM scales JOIN candidates USING (candidate)
+  WHERE kind = 'effective'
+),
+observed AS (
+  SELECT source, candidate, layer, kv_head, tensor, max(max_abs) AS amax
+  FROM cells
+  WHERE layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND candidate
+      = coalesce(getvariable('candidate')::VARCHAR, candidate)
+  GROUP BY source, candidate, layer, kv_head, tensor
+)
+SELECT source, candidate, layer, tensor,
+  min(scale) AS min_scale,
+  max(scale) AS max_scale,
+  min(effective_scale) AS min_effective_scale,
+  max(effective_scale) AS max_effective_scale,
+  count(*) AS num_heads,
+  CASE WHEN count(effective_scale) > 0 THEN
+    count(*) FILTER (abs(scale / effective_scale - 1) <= 0.004)
+  END AS num_heads_as_effective,
+  max(amax) AS observed_amax,
+  min(covered_amax) AS min_covered_amax,
+  min(covered_amax / nullif(amax, 0)) AS min_headroom
+FROM scales
+  JOIN candidates USING (candidate)
+  LEFT JOIN effective USING (source, layer, kv_head, tensor)
+  LEFT JOIN observed USING (source, candidate, layer, kv_head, tensor)
+WHERE (kind IN ('artifact', 'effective')
+    OR candidate = getvariable('candidate')::VARCHAR)
+  AND candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
+  AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+  AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+  AND source = coalesce(getvariable('source')::VARCHAR, source)
+GROUP BY ordinal, source, candidate, layer, tensor
+ORDER BY source, ordinal, layer, tensor;

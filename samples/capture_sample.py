@@ -1,0 +1,55 @@
+"""Serve the sample's requests through real vLLM with capture on. Runs in the vLLM environment.
+
+Usage: capture_sample.py MODEL DIRECTORY
+"""
+
+from __future__ import annotations
+
+import sys
+
+from traffic import requests
+from vllm import LLM, SamplingParams
+from vllm.config import KVTransferConfig
+
+POSITION_STRIDE = 28
+"""Keeps the sample within 40 MB at some 1,700 rows."""
+
+
+def main(model: str, directory: str) -> None:
+    """Write one trace of all requests into `directory`."""
+    llm = LLM(
+        model=model,
+        served_model_name="SmolLM2-135M-Instruct",
+        max_model_len=8192,
+        max_num_seqs=8,
+        gpu_memory_utilization=0.4,  # on the CPU: the share of RAM that must be free at the start
+        enable_prefix_caching=False,
+        kv_transfer_config=KVTransferConfig(
+            kv_connector="KVTraceConnector",
+            kv_connector_module_path="kvtrace_capture.connector",
+            kv_role="kv_both",
+            kv_connector_extra_config={
+                "directory": directory,
+                "position_stride": POSITION_STRIDE,
+                "seed": 2026,
+                "flush_seconds": 3600.0,
+            },
+        ),
+    )
+    chats = requests()
+    llm.chat(
+        [list(chat.messages) for chat in chats],
+        [
+            SamplingParams(
+                temperature=0.0,
+                max_tokens=chat.max_tokens,
+                extra_args={"kvtrace_workload": chat.workload, "kvtrace_id": chat.client_id},
+            )
+            for chat in chats
+        ],
+    )
+    llm.llm_engine.engine_core.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,92 @@
+"""The directions in which parts may import each other, read from the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+MAY_IMPORT = {
+    "errors": set(),
+    "plain_text": set(),
+    "extras": {"errors"},
+    "trace": {"errors", "plain_text"},
+    "numerics": {"errors", "trace"},
+    "runs": {"errors", "trace"},
+    "profile": {"errors", "trace", "numerics"},
+    "scales": {"errors", "plain_text", "trace", "numerics", "profile"},
+    "replay": {"errors", "runs", "profile", "numerics", "scales", "trace"},
+    "query": {"errors", "plain_text", "runs"},
+    "stats": {"errors", "runs"},
+    "gate": {"errors", "plain_text", "query", "stats", "runs"},
+    "diagnosis": {"errors", "plain_text", "query", "stats", "runs"},
+    "report": {"errors", "plain_text", "diagnosis", "gate", "query", "stats", "runs"},
+}
+"""Part of kvtrace → the other parts it may import. `commands` and `cli` may import everything."""
+
+CAPTURE_MAY_IMPORT = {"kvtrace.trace.format", "kvtrace.trace.chunks", "kvtrace.trace.fingerprint"}
+CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py"}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return the dotted names of all modules that a file imports, type-checking imports included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources("kvtrace"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_part_imports_only_what_lies_below_it(path: Path) -> None:
+    part = path.relative_to(ROOT / "kvtrace").parts[0].removesuffix(".py")
+    if part in {"commands", "cli", "__init__", "__main__"}:
+        return
+    imported = {name.split(".")[1] for name in imported_modules(path) if name.startswith("kvtrace.")}
+    beyond = {name for name in imported if name in MAY_IMPORT} | (imported & {"commands", "cli"})
+    assert beyond - {part} <= MAY_IMPORT[part]
+
+
+@pytest.mark.parametrize("path", sources("kvtrace"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_analyzer_imports_neither_vllm_nor_the_plug_in(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imported_modules(path)} & {"vllm", "kvtrace_capture"}
+
+
+@pytest.mark.parametrize("path", sources("capture/kvtrace_capture"), ids=lambda path: path.name)
+def test_the_plug_in_imports_of_kvtrace_only_the_format(path: Path) -> None:
+    modules = {name for name in imported_modules(path) if name.split(".")[0] == "kvtrace"}
+    assert all(any(name == ok or name.startswith(ok + ".") for ok in CAPTURE_MAY_IMPORT) for name in modules)
+
+
+@pytest.mark.parametrize("path", sources("capture/kvtrace_capture"), ids=lambda path: path.name)
+def test_vllm_is_imported_in_the_connector_and_the_hooks_alone(path: Path) -> None:
+    imports_vllm = any(name.split(".")[0] == "vllm" for name in imported_modules(path))
+    assert not imports_vllm or path.name in CAPTURE_MAY_IMPORT_VLLM
+
+
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [
+        ("kvtrace.cli", {"torch", "duckdb", "polars", "pyarrow", "numpy", "zarr", "pydantic"}),
+        ("kvtrace.query, kvtrace.report, kvtrace.runs.open", {"torch"}),
+        ("kvtrace.replay", {"duckdb"}),
+        ("kvtrace.trace.reader, kvtrace.trace.summary", {"torch", "duckdb", "polars", "pyarrow"}),
+    ],
+)
+def test_heavy_packages_load_only_where_they_are_needed(modules: str, unwanted: set[str]) -> None:
+    code = f"import sys\nimport {modules}\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not unwanted & set(loaded.stdout.split())

@@ -1,0 +1,65 @@
+"""One offline engine in a process of its own: `python run_offline.py JOB.json`.
+
+JOB.json: {"model", "engine": LLM arguments, "rounds": [[{"prompt" | "token_ids", "sampling", "cache_salt"}]],
+"out"}. Writes to `out` what each request got, what the worker process looked like, and how long a start took.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def main(job_file: str) -> None:
+    job = json.loads(Path(job_file).read_text())
+    from vllm import LLM, SamplingParams
+
+    started = time.monotonic()
+    llm = LLM(job["model"], **job["engine"])
+    start_s = time.monotonic() - started
+    before = llm.collective_rpc(look_around)
+    rounds = []
+    for requests in job["rounds"]:
+        prompts = [
+            {
+                **({"prompt_token_ids": r["token_ids"]} if "token_ids" in r else {"prompt": r["prompt"]}),
+                **({"cache_salt": r["cache_salt"]} if "cache_salt" in r else {}),
+            }
+            for r in requests
+        ]
+        sampling = [SamplingParams(**r["sampling"]) for r in requests]
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        rounds.append(
+            [
+                {
+                    "prompt": list(o.prompt_token_ids),
+                    "output": list(o.outputs[0].token_ids),
+                    "finish_reason": o.outputs[0].finish_reason,
+                }
+                for o in outputs
+            ]
+        )
+    result = {"rounds": rounds, "worker": before[0], "front_end": look_around(), "start_s": start_s}
+    Path(job["out"]).write_text(json.dumps(result))
+
+
+def look_around(worker: Any = None) -> dict[str, Any]:
+    """Return the process's threads, its kvtrace modules, and which layers have a wrapped cache write."""
+    import threading
+
+    wrapped = []
+    if worker is not None:
+        layers = worker.vllm_config.compilation_config.static_forward_context
+        wrapped = [name for name, layer in layers.items() if "do_kv_cache_update" in vars(layer.impl)]
+    return {
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "modules": sorted(name for name in sys.modules if name.startswith("kvtrace")),
+        "wrapped": wrapped,
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
