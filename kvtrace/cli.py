@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
-#from kvtrace.commands.calibrate import calibrate
+from kvtrace.commands.calibrate import calibrate
 from kvtrace.commands.inspect import inspect
 from kvtrace.commands.query import query
 from kvtrace.commands.replay import replay
 from kvtrace.commands.report import report
-#from kvtrace.commands.scales import scales
+from kvtrace.commands.scales import scales
 from kvtrace.errors import KVTraceError
 
 EXIT_UNUSABLE = 2
@@ -32,8 +32,8 @@ app.command()(report)
 app.command()(inspect)
 app.command()(replay)
 app.command()(query)
-#app.command()(scales)
-#app.command()(calibrate)
+app.command()(scales)
+app.command()(calibrate)
 
 
 def _print_version(value: bool) -> None:

@@ -11,7 +11,10 @@ KVTraceError
 │   ├── OutputExistsError      the output is there already and --force was not given
 │   ├── DeviceError            the device asked for is not there
 │   ├── QueryError             no such query, or the SQL is refused or wrong
+│   ├── PolicyError            a policy cannot be read, or holds a key or limit that cannot be used
+│   ├── ComparisonError        runs differ in something that a comparison must hold constant
 │   └── MissingExtraError      the command needs an extra that is not installed
+├── ReplayMismatchError        --verify: profile and element-wise replay differ, a bug of kvtrace
 └── InvalidCandidateError      one candidate cannot be used; the others go on
 
 The text says what is wrong, what was expected and what to do, and names the file.
@@ -62,8 +65,20 @@ class QueryError(InputError):
     """The query does not exist, or its SQL is refused or wrong."""
 
 
+class PolicyError(InputError):
+    """A policy file cannot be read, or holds a key or limit that cannot be used."""
+
+
+class ComparisonError(InputError):
+    """The runs differ in something that a comparison must hold constant."""
+
+
 class MissingExtraError(InputError):
     """The command needs an optional dependency that is not installed."""
+
+
+class ReplayMismatchError(KVTraceError):
+    """Two ways to compute the same sums differ: a bug of kvtrace."""
 
 
 class InvalidCandidateError(KVTraceError):

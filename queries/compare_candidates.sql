@@ -131,7 +131,7 @@ SELECT candidate, tensor, kind, status, reason, hypothetical, engine, format,
   sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
   num_heads, num_heads_out_of_range, num_heads_clipped,
   worst.layer AS worst_layer, worst.kv_head AS worst_kv_head,
-  -worst.clipped AS worst_clipped_frac,
+  abs(worst.clipped) AS worst_clipped_frac,
   num_values, num_out_of_range, num_clipped, num_flushed, num_nonfinite,
   num_vectors, num_vectors_out_of_range, num_vectors_clipped
 FROM candidates

@@ -64,12 +64,12 @@ worst AS (
 SELECT candidate, tensor, layer, kv_head,
   octave_from(position_worst.octave) AS position_from,
   octave_to(position_worst.octave) AS position_to,
-  -position_worst.out_of_range AS position_out_of_range_frac,
-  -position_worst.clipped AS position_clipped_frac,
+  abs(position_worst.out_of_range) AS position_out_of_range_frac,
+  abs(position_worst.clipped) AS position_clipped_frac,
   position_worst.num_tokens AS position_num_tokens,
   workload_worst.workload AS workload,
-  -workload_worst.out_of_range AS workload_out_of_range_frac,
-  -workload_worst.clipped AS workload_clipped_frac,
+  abs(workload_worst.out_of_range) AS workload_out_of_range_frac,
+  abs(workload_worst.clipped) AS workload_clipped_frac,
   workload_worst.num_tokens AS workload_num_tokens
 FROM worst JOIN candidates USING (candidate)
 ORDER BY ordinal, tensor, layer, kv_head;

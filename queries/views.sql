@@ -57,36 +57,100 @@ CREATE OR REPLACE VIEW vectors AS
 SELECT source, "row", layer, kv_head, tensor, absmax_code, has_nonfinite
 FROM 'vectors.parquet';
 
+-- One row per captured token, with its request and its weight.
+--   generation_step  0 for the first generated token; NULL in the prompt
+--   incomplete       whether its request has missing or dropped rows
+CREATE OR REPLACE VIEW tokens AS
+SELECT rows.source, rows."row", rows.request, rows.position,
+  rows.position_octave, rows.phase, rows.sampling_id,
+  CASE WHEN rows.phase = 'decode' THEN rows.position - prompt_tokens END
+    AS generation_step,
+  workload, prompt_tokens, output_tokens,
+  num_missing > 0 OR num_dropped > 0 AS incomplete, weight
+FROM rows
+  JOIN requests USING (source, request)
+  JOIN sampling
+    ON rows.source = sampling.source
+    AND rows.sampling_id = sampling.sampling_id;
+
+-- One row per (source, layer, kv_head, tensor): the largest code that every
+-- candidate covers. Codes up to it need not be told apart, which keeps counts
+-- by code small.
+CREATE OR REPLACE VIEW in_range_codes AS
+SELECT source, layer, kv_head, tensor, min(max_in_range_code) AS max_code
+FROM scales
+GROUP BY source, layer, kv_head, tensor;
+
 -- One row per (source, layer, kv_head, tensor, workload, phase,
 -- position_octave, sampling_id, absmax_code): vectors counted by code, to join
 -- with scales: out of range where absmax_code > max_in_range_code, clipped
--- where absmax_code > max_unclipped_code. Codes that every candidate covers
--- count as the largest of them, which keeps this small.
+-- where absmax_code > max_unclipped_code. A code that every candidate covers
+-- counts as the largest of them.
 CREATE OR REPLACE VIEW vector_codes AS
 SELECT source, layer, kv_head, tensor, workload, phase, position_octave,
-  strata.sampling_id, greatest(absmax_code, max_code) AS absmax_code,
+  sampling_id, greatest(absmax_code, max_code) AS absmax_code,
   count(*) AS num_vectors
 FROM vectors
-  JOIN (
-    SELECT source, "row", workload, phase, position_octave,
-      rows.sampling_id
-    FROM rows JOIN requests USING (source, request)
-  ) AS strata USING (source, "row")
-  JOIN (
-    SELECT source, layer, kv_head, tensor,
-      min(max_in_range_code) AS max_code
-    FROM scales
-    GROUP BY source, layer, kv_head, tensor
-  ) AS in_range USING (source, layer, kv_head, tensor)
+  JOIN tokens USING (source, "row")
+  JOIN in_range_codes USING (source, layer, kv_head, tensor)
 WHERE absmax_code IS NOT NULL
 GROUP BY ALL;
 
--- The octave n of positions as people read it: 2^n to 2^(n+1) - 1.
+-- The octave n of positions, 2^n to 2^(n+1) - 1; position 0 counts with 1.
+CREATE OR REPLACE MACRO octave_of(place) AS
+  floor(log2(greatest(place, 1)))::INTEGER;
 CREATE OR REPLACE MACRO octave_from(octave) AS
   CASE WHEN octave = 0 THEN 0 ELSE CAST(pow(2, octave) AS BIGINT) END;
 CREATE OR REPLACE MACRO octave_to(octave) AS
   CAST(pow(2, octave + 1) AS BIGINT) - 1;
 
+-- SQNR in dB that rounding alone leaves, for mantissas whose logarithm is
+-- uniform: a step of 2^-bits of the binade errs by step² / 12 on average where
+-- the engine rounds to nearest, by step² / 3 where it truncates. No scale does
+-- better.
+CREATE OR REPLACE MACRO rounding_floor_db(fp8_format, fp8_engine) AS
+  10 * log10(
+    3 / (2 * ln(2))
+    * CASE WHEN fp8_format = 'e5m2' THEN 16 ELSE 64 END
+    * CASE WHEN fp8_engine = 'vllm-cpu' THEN 3 ELSE 12 END
+  ) * CASE WHEN fp8_format IS NOT NULL THEN 1 END;
+
 -- Signal to quantization noise in dB; NULL where nothing was lost.
 CREATE OR REPLACE MACRO sqnr_db(sum_sq_signal, sum_sq_error) AS
   10 * log10(nullif(sum_sq_signal, 0) / nullif(sum_sq_error, 0));
+
+-- One row per (source, layer, tensor): the dtype whose codes vectors hold,
+-- which a run does not name: the one in which the widest vector's code is the
+-- largest magnitude of the cells. NULL where none is.
+CREATE OR REPLACE MACRO magnitude(code, dtype) AS
+  CASE dtype
+    WHEN 'bfloat16' THEN
+      CASE WHEN code < 128 THEN code / 128 * pow(2, -126)
+      ELSE (1 + (code & 127) / 128) * pow(2, (code >> 7) - 127) END
+    WHEN 'float16' THEN
+      CASE WHEN code < 1024 THEN code / 1024 * pow(2, -14)
+      ELSE (1 + (code & 1023) / 1024) * pow(2, (code >> 10) - 15) END
+    WHEN 'float32' THEN
+      CASE WHEN code < 8388608 THEN code / 8388608 * pow(2, -126)
+      ELSE (1 + (code & 8388607) / 8388608) * pow(2, (code >> 23) - 127) END
+  END;
+CREATE OR REPLACE VIEW vector_dtypes AS
+SELECT source, layer, tensor,
+  CASE
+    WHEN abs(magnitude(code, 'bfloat16') - amax) <= 1e-6 * amax
+      THEN 'bfloat16'
+    WHEN abs(magnitude(code, 'float16') - amax) <= 1e-6 * amax
+      THEN 'float16'
+    WHEN abs(magnitude(code, 'float32') - amax) <= 1e-6 * amax
+      THEN 'float32'
+  END AS dtype
+FROM (
+    SELECT source, layer, tensor, max(absmax_code) AS code
+    FROM vectors
+    GROUP BY source, layer, tensor
+  )
+  JOIN (
+    SELECT source, layer, tensor, max(max_abs) AS amax
+    FROM cells
+    GROUP BY source, layer, tensor
+  ) USING (source, layer, tensor);

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvtrace.runs.checksums import table_checksums
 from kvtrace.runs.record import RunRecord, SourceRecord
 from kvtrace.runs.schema import RUN_FILE, TABLES, Table
 from kvtrace.trace.format import EngineRecord, ModelRecord, seal
@@ -26,8 +27,14 @@ def fabricate_run(
     path.mkdir(parents=True, exist_ok=True)
     for table in TABLES:
         write_table(path, table, tables.get(table.name, ()))
-    (path / RUN_FILE).write_text(seal(record or run_record(), indent=2))
+    write_record(path, record or run_record())
     return path
+
+
+def write_record(path: Path, record: RunRecord) -> None:
+    """Write run.json with the checksums of the tables that are there now."""
+    record = record.model_copy(update={"tables": table_checksums(path)})
+    (path / RUN_FILE).write_text(seal(record, indent=2))
 
 
 def write_table(path: Path, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:

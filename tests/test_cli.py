@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from fabricate import fabricate_trace, request
+from run_cli import Result, kvtrace
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def kvtrace(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kvtrace", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.fixture
@@ -35,7 +31,7 @@ def trace_path(tmp_path: Path) -> Path:
     )
 
 
-def assert_one_line_error(result: subprocess.CompletedProcess[str], *expected: str) -> None:
+def assert_one_line_error(result: Result, *expected: str) -> None:
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
@@ -44,8 +40,9 @@ def assert_one_line_error(result: subprocess.CompletedProcess[str], *expected: s
 
 
 def test_help_lists_the_commands() -> None:
-    result = kvtrace("--help")
-    assert result.returncode == 0
+    result = subprocess.run(
+        [sys.executable, "-m", "kvtrace", "--help"], capture_output=True, text=True, check=True
+    )
     for command in ("report", "inspect", "replay", "query", "scales", "calibrate"):
         assert command in result.stdout
 

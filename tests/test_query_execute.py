@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def sql(run: Run, text: str, **parameters: str) -> Result:
-    return run_sql(run, connect_with_views(run), text, parameters)
+    return run_sql(connect_with_views(run), text, parameters)
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -69,8 +69,8 @@ def test_sql_takes_parameters_as_variables(run: Run) -> None:
 def test_a_parameter_of_one_query_does_not_reach_the_next(run: Run) -> None:
     connection = connect_with_views(run)
     rank = find_query("rank_heads")
-    assert len(run_query(run, connection, rank, {"top": "1", "tensor": "k"}).rows) == 2
-    assert len(run_query(run, connection, rank).rows) == 8
+    assert len(run_query(connection, rank, {"top": "1", "tensor": "k"}).rows) == 2
+    assert len(run_query(connection, rank).rows) == 8
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_hostile_workload_names_are_only_text(
     run = open_run(fabricate_run(tmp_path / "hostile.run", tables))
     before = digest(tmp_path)
     query = find_query("by_workload")
-    result = run_query(run, connect_with_views(run), query, {"workload": name, "candidate": "shipped"})
+    result = run_query(connect_with_views(run), query, {"workload": name, "candidate": "shipped"})
     assert [row[2] for row in result.rows] == [name, name]
     shown, _ = as_table(result)
     assert all(ord(char) >= 32 or char == "\n" for char in shown)
@@ -166,19 +166,19 @@ def test_hostile_workload_names_are_only_text(
 
 
 def test_an_unknown_query_or_parameter_is_answered_with_those_there_are(run: Run) -> None:
-    with pytest.raises(QueryError, match=r"'nope'; there are by_position, .*rank_heads"):
+    with pytest.raises(QueryError, match=r"'nope'; there are .*by_position, .*rank_heads"):
         find_query("nope")
     with pytest.raises(
         QueryError, match=r"rank_heads has no parameter 'layer'; it takes candidate, source, tensor, top"
     ):
-        run_query(run, connect_with_views(run), find_query("rank_heads"), {"layer": "1"})
+        run_query(connect_with_views(run), find_query("rank_heads"), {"layer": "1"})
     with pytest.raises(QueryError, match="the SQL has no parameter 'a'; it takes no parameter"):
         sql(run, "SELECT 1", a="1")
 
 
 def test_a_parameter_of_the_wrong_type_is_refused(run: Run) -> None:
     with pytest.raises(QueryError, match="many"):
-        run_query(run, connect_with_views(run), find_query("rank_heads"), {"top": "many"})
+        run_query(connect_with_views(run), find_query("rank_heads"), {"top": "many"})
 
 
 def test_a_table_is_aligned_and_leaves_out_what_does_not_fit() -> None:
@@ -197,7 +197,7 @@ def test_a_table_is_aligned_and_leaves_out_what_does_not_fit() -> None:
 def test_json_has_no_nan_and_csv_leaves_null_empty() -> None:
     result = Result(("x", "y"), [(float("nan"), None), (0.1, [1, float("inf")])])
     assert json.loads(as_json(result)) == [{"x": None, "y": None}, {"x": 0.1, "y": [1, None]}]
-    assert as_csv(Result(("x", "y"), [(0.1, None)])) == "x,y\n0.1,\n"
+    assert as_csv(Result(("x", "y", "z"), [(0.1, None, True)])) == "x,y,z\n0.1,,true\n"
 
 
 def invoke(*arguments: str | Path) -> str:

@@ -43,7 +43,7 @@ def test_a_query_gives_the_expected_rows(case: Path, runs: dict[str, Path]) -> N
     query = find_query(case.parts[-3])
     parameters = {} if case.stem == "defaults" else dict(pair.split("=") for pair in case.stem.split(","))
     run = open_run(runs[query.name])
-    result = run_query(run, connect_with_views(run), query, parameters)
+    result = run_query(connect_with_views(run), query, parameters)
     with case.open(newline="") as lines:
         header, *expected = list(csv.reader(lines))
     assert list(result.columns) == header
@@ -61,7 +61,7 @@ def test_a_query_has_a_case_with_its_defaults(query: Query) -> None:
 @pytest.mark.parametrize("query", QUERIES, ids=by_name)
 def test_a_query_documents_exactly_the_columns_it_gives(query: Query, runs: dict[str, Path]) -> None:
     run = open_run(runs[query.name])
-    result = run_query(run, connect_with_views(run), query)
+    result = run_query(connect_with_views(run), query)
     assert list(query.columns) == list(result.columns)
     assert query.title
     assert query.grain
@@ -85,7 +85,7 @@ def test_the_by_hand_line_of_a_query_runs_and_gives_the_same_rows(
     assert done.returncode == 0, done.stderr
     header, *rows = list(csv.reader(done.stdout.splitlines()))
     run = open_run(runs[query.name])
-    result = run_query(run, connect_with_views(run), query)
+    result = run_query(connect_with_views(run), query)
     assert header == list(result.columns)
     assert len(rows) == len(result.rows)
     for found, wanted in zip(result.rows, rows, strict=True):

@@ -21,6 +21,7 @@ from kvtrace.trace.format import SamplingRecord, unseal
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
+    from kvtrace.replay.replay import Method
     from kvtrace.trace.reader import Trace
 
 ARTIFACTS = Path(__file__).parent / "artifacts"
@@ -107,12 +108,16 @@ def assert_cells(found: dict[tuple[Any, ...], Any], expected: dict[tuple[Any, ..
         ("vllm-cuda", "e4m3fn", "float32"),
     ],
 )
-def test_every_sum_of_every_cell_equals_the_oracle(tmp_path: Path, engine: str, fmt: str, dtype: str) -> None:
+@pytest.mark.parametrize("method", ["profile", "direct"])
+def test_every_sum_of_every_cell_equals_the_oracle(
+    tmp_path: Path, method: Method, engine: str, fmt: str, dtype: str
+) -> None:
     tensors = make_tensors()
     trace = make_trace(tmp_path / "t.kvtrace", tensors, dtype=dtype)
     setup = EngineSetup(engine, fmt)
     too_small = {key: value * 448 / FORMATS[fmt].max_value for key, value in GIVEN.items()}
-    run = replay([trace], [bf16(), unit(setup), from_scales("given", too_small, setup)], tmp_path / "run")
+    candidates = [bf16(), unit(setup), from_scales("given", too_small, setup)]
+    run = replay([trace], candidates, tmp_path / "run", method=method)
     options = {"engine": engine, "fmt": fmt, "dtype": dtype}
     for name, scale in {
         "bf16": lambda *_: None,
@@ -360,7 +365,7 @@ class TestOutput:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            replay([trace], [bf16(), unit()], run, force=True, progress=interrupt)
+            replay([trace], [bf16(), unit()], run, method="direct", force=True, progress=interrupt)
         assert {p.name: p.read_bytes() for p in run.iterdir()} == before
         assert {p.name for p in tmp_path.iterdir()} == {"t.kvtrace", "run"}
 

@@ -49,7 +49,7 @@ def test_what_was_written_loads_back_and_resolves(tmp_path: Path) -> None:
     )
     artifact = load_artifact(tmp_path / "s")
     assert (artifact.format, artifact.granularity) == ("compressed-tensors", "attn_head")
-    assert artifact.manifest == {"a": 1}
+    assert artifact.manifest == {"a": 1, "scales_sha256": artifact.sha256}
     found = resolve(artifact, num_layers=2, kv_heads_per_layer=2)
     assert found.notes == ()
     assert found.scale(1, 0, "k").value == float(nearest_bfloat16([1.03])[0])

@@ -43,12 +43,19 @@ def test_an_assumed_worst_request_narrows_the_bound_until_a_request_contradicts_
     assert fraction_intervals(contradicted, worst_request=0.1).high == fraction_intervals(contradicted).high
 
 
-@pytest.mark.parametrize("num_requests", [0, 1, 4])
+@pytest.mark.parametrize("num_requests", [0, 1, 2])
 def test_too_few_requests_give_no_number(num_requests: int) -> None:
     found = fraction_intervals(request_sums([1] * num_requests, [10] * num_requests))
     assert found.too_few_requests
     assert (found.low, found.high) == (0.0, 1.0)
     assert exceedance_p_values(request_sums([1] * num_requests, [10] * num_requests), 0.001) == 1.0
+
+
+def test_three_or_four_requests_can_show_that_a_limit_is_exceeded_but_not_that_it_is_kept() -> None:
+    found = fraction_intervals(request_sums([10] * 4, [10] * 4))
+    assert found.too_few_requests
+    assert found.low == pytest.approx(0.025 ** (1 / 4))
+    assert fraction_intervals(request_sums([0] * 4, [10] * 4)).high == 1.0
 
 
 def test_every_vector_out_of_range_reaches_one() -> None:

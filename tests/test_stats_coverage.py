@@ -114,6 +114,15 @@ def test_coverage_is_never_below_93_percent(law: str, sizes: str, num_requests: 
     assert coverage(kvtrace_interval, x, n, p) >= 0.93
 
 
+@pytest.mark.parametrize("p", [0.5, 0.1, 0.01, 0.001])
+@pytest.mark.parametrize("num_requests", [3, 4])
+@pytest.mark.parametrize("sizes", [*SIZES, "lognormal"])
+def test_the_lower_end_holds_from_three_requests_on(sizes: str, num_requests: int, p: float) -> None:
+    x, n = draw("beta", sizes, num_requests, p)
+    low, _ = kvtrace_interval(x, n)
+    assert np.mean(low > p) <= 0.025 + 3 * np.sqrt(0.025 / DRAWS)
+
+
 @pytest.mark.parametrize("rival", [plain_binomial, linearized, korn_graubard])
 @pytest.mark.parametrize(("num_requests", "p"), [(10, 0.01), (30, 0.01), (100, 0.001)])
 def test_binomial_linearized_and_korn_graubard_intervals_fail_where_events_are_rare(

@@ -1,4 +1,4 @@
-"""Starts real vLLM engines in processes of their own, and reads with plain zarr and json what capture left."""
+"""Starts real vLLM engines in processes of their own; reads with plain zarr and json what they left."""
 
 from __future__ import annotations
 
@@ -127,6 +127,10 @@ class StoredTrace:
 
     def _array(self, name: str) -> NDArray[Any]:
         return np.asarray(zarr.open_array(self.store / name, mode="r")[:])
+
+
+Captured = tuple[StoredTrace, list[Any], dict[str, Any]]
+"""A trace, what each round of requests got, and all that the driver wrote."""
 
 
 def only_trace(directory: Path) -> StoredTrace:

@@ -10,7 +10,9 @@ CODE = inspect.getsource(argparse)
 HAYSTACK = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
 
 
-def labelled(prompt: str, workload: str, client_id: str, *, max_tokens: int = 12, **extra: Any) -> dict[str, Any]:
+def labelled(
+    prompt: str, workload: str, client_id: str, *, max_tokens: int = 12, **extra: Any
+) -> dict[str, Any]:
     """Return one greedy request of exactly `max_tokens` output tokens."""
     return {
         "prompt": prompt,
@@ -28,7 +30,9 @@ CHAT = labelled("Tell me a short story about a river.", "chat", "chat-0", max_to
 CODE_COMPLETION = labelled(CODE[:1800], "code", "code-0")
 GERMAN = labelled("Schreibe einen kurzen Satz über den Winter in den Bergen.", "deutsch", "deutsch-0")
 RETRIEVAL = labelled(
-    HAYSTACK * 30 + "The secret number is 4711. " + HAYSTACK * 8 + "What is the secret number?", "retrieval", "r-0"
+    HAYSTACK * 30 + "The secret number is 4711. " + HAYSTACK * 8 + "What is the secret number?",
+    "retrieval",
+    "r-0",
 )
 ONE_BY_ONE = [[CHAT], [CODE_COMPLETION], [GERMAN], [RETRIEVAL]]
 """Rounds of one request: the batches, and so the last bit of every output, do not depend on timing."""

@@ -26,9 +26,11 @@ class ResultFormat(StrEnum):
 
 def query(
     run: Annotated[
-        Path | None, typer.Argument(help="A run: the output of kvtrace replay.", show_default=False)
+        Path | None, typer.Argument(metavar="RUN", help="The output of kvtrace replay.", show_default=False)
     ] = None,
-    name: Annotated[str | None, typer.Argument(help="A query by name.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A query; see --list.", show_default=False)
+    ] = None,
     sql: Annotated[str | None, typer.Option("--sql", help="Your own SELECT.", show_default=False)] = None,
     param: Annotated[
         list[str] | None, typer.Option("--param", help="NAME=VALUE, repeatable.", show_default=False)
@@ -42,10 +44,10 @@ def query(
     force: FORCE = False,
     list_queries: Annotated[bool, typer.Option("--list", help="Say which queries there are.")] = False,
 ) -> None:
-    """Run a query of the library, or your own SELECT, on a run.
+    """Run a query of the library, or your own SELECT, on a run. Nothing beyond the run is read or written.
 
-    The run's tables are the views cells, vectors, rows, requests, scales, candidates and sampling. Nothing
-    beyond the run can be read, and nothing written.
+    Your SELECT sees the run's tables as views: cells, vectors, tokens, rows, requests, scales, candidates and
+    sampling; --sql 'DESCRIBE cells' shows the columns of one.
     """
     from kvtrace.extras import require_extra
 
@@ -63,9 +65,9 @@ def query(
     opened = open_run(run)
     connection = connect_with_views(opened)
     if found is not None:
-        result = run_query(opened, connection, found, parameters, limit=limit)
+        result = run_query(connection, found, parameters, limit=limit)
     else:
-        result = run_sql(opened, connection, sql or "", parameters, limit=limit)
+        result = run_sql(connection, sql or "", parameters, limit=limit)
     _deliver(result, ResultFormat.json if as_json else output_format, output, force=force)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from kvtrace.commands.candidate_options import (
 )
 from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 def replay(
     traces: TRACES,
@@ -35,11 +38,16 @@ def replay(
     tp: TENSOR_PARALLEL = None,
     skip_layers: SKIP_LAYERS = None,
     device: DEVICE = None,
+    direct: Annotated[
+        bool, typer.Option("--direct", help="Replay every value, instead of the trace's exact counts.")
+    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Replay both ways and compare.")] = False,
     force: FORCE = False,
 ) -> None:
     """Replay traces through FP8 under every candidate, and write a run of additive sums.
 
     Candidates: bf16, the engine's effective scales (if its cache was FP8), 1.0, and each artifact.
+    The first replay of a trace reads its tensors and keeps exact counts in it; later ones read the counts.
     """
     from kvtrace.extras import require_extra
 
@@ -59,5 +67,27 @@ def replay(
     artifacts = [load_artifact(path, artifact_format) for path in scales or []]
     candidates = standard_candidates(opened, artifacts, setup)
     with show_progress("replay") as progress:
-        replay_traces(opened, candidates, output, device=device, force=force, progress=progress)
+        replay_traces(
+            opened,
+            candidates,
+            output,
+            method="verify" if verify else "direct" if direct else "profile",
+            device=device,
+            force=force,
+            progress=progress,
+        )
+    for line in _what_was_read(output):
+        typer.echo(line, err=True)
     typer.echo(output)
+
+
+def _what_was_read(run: Path) -> Iterator[str]:
+    from kvtrace.runs.record import RunRecord
+    from kvtrace.runs.schema import RUN_FILE
+    from kvtrace.trace.format import unseal
+
+    for source in unseal((run / RUN_FILE).read_bytes(), RunRecord).sources:
+        if not source.tensors_reread:
+            yield f"{source.name}: its profile was used, tensors were not reread (inspect --verify does)"
+        elif source.method == "direct":
+            yield f"{source.name}: replayed element by element"

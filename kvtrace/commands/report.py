@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -20,14 +21,24 @@ from kvtrace.commands.candidate_options import (
     TENSOR_PARALLEL,
     chosen_setup,
 )
-from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
 from kvtrace.errors import InputError, OutputExistsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvtrace.replay import EngineSetup
+    from kvtrace.report.sections import Report
+    from kvtrace.runs.open import Run
     from kvtrace.trace.reader import Trace
+
+
+class ReportFormat(StrEnum):
+    """Formats of a report."""
+
+    text = "text"
+    json = "json"
+    html = "html"
 
 
 def report(
@@ -43,9 +54,15 @@ def report(
     skip_layers: SKIP_LAYERS = None,
     device: DEVICE = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Heads listed per candidate, K and V.")] = 5,
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: Annotated[
+        ReportFormat, typer.Option("--format", help="For people, for programs, or a page with charts.")
+    ] = ReportFormat.text,
     as_json: JSON = False,
     output: OUTPUT = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option("--plots", help="Write the main charts there too, as PNG and SVG.", show_default=False),
+    ] = None,
     force: FORCE = False,
 ) -> None:
     """Say which heads leave the FP8 range under which scales, K or V, at which positions, in which workload.
@@ -56,13 +73,15 @@ def report(
     from kvtrace.extras import require_extra
 
     require_extra("analysis", "report", "duckdb", "pyarrow")
+    chosen = ReportFormat.json if as_json else output_format
+    if chosen is ReportFormat.html or plots is not None:
+        require_extra("report", "report --format html or --plots", "altair", "jinja2", "vl_convert")
     from kvtrace.report.build import build_report
-    from kvtrace.report.json import report_json
-    from kvtrace.report.terminal import report_text
     from kvtrace.runs.open import open_run
 
-    if output is not None and output.exists() and not force:
-        raise OutputExistsError(f"{output}: exists; give another name, or --force to overwrite it")
+    for path in (output, plots):
+        if path is not None and path.exists() and not force:
+            raise OutputExistsError(f"{path}: exists; give another name, or --force to overwrite it")
     is_run = _is_run(inputs, scales or [])
     with nullcontext("") if is_run else TemporaryDirectory(prefix="kvtrace-") as scratch:
         if is_run:
@@ -81,11 +100,28 @@ def report(
                 )
 
             run = _replayed(inputs, scales or [], artifact_format, setup_for, device, Path(scratch) / "run")
-        built = build_report(open_run(run), top=top, run_kept=is_run)
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(report_json(built), output, force=force)
-    else:
-        deliver(report_text(built), output, force=force)
+        opened = open_run(run)
+        built = build_report(opened, top=top, run_kept=is_run)
+        text = _rendered(built, opened, chosen)
+        if plots is not None:
+            from kvtrace.report.plots import write_plots
+
+            write_plots(built, opened, plots)
+    deliver(text, output, force=force)
+
+
+def _rendered(built: Report, run: Run, chosen: ReportFormat) -> str:
+    if chosen is ReportFormat.json:
+        from kvtrace.report.json import report_json
+
+        return report_json(built)
+    if chosen is ReportFormat.html:
+        from kvtrace.report.html import report_html
+
+        return report_html(built, run)
+    from kvtrace.report.terminal import report_text
+
+    return report_text(built)
 
 
 def _is_run(inputs: list[Path], scales: list[Path]) -> bool:

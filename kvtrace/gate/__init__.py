@@ -1,1 +1,1 @@
-"""Policy checks over a run: within, breached or not enough coverage per segment, and the envelope as a sentence."""
+"""Decide on a run by a written policy: within, breached or not enough coverage, segment by segment."""

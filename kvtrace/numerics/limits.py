@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from kvtrace.numerics.casts import values_of_codes
 from kvtrace.numerics.engines import find_pair
 
 if TYPE_CHECKING:
@@ -57,8 +58,23 @@ def max_unclipped_code(scale: Tensor, dtype: StoredDtype, *, engine: str, format
     return _largest_code(scale, dtype, lambda x: found.scale_down(x, scale) < threshold)
 
 
+def max_flushed_code(scale: Tensor, dtype: StoredDtype, *, engine: str, format: str) -> Tensor:
+    """Return the largest magnitude code that comes back as 0; else as `max_in_range_code`.
+
+    >>> code = max_flushed_code(torch.tensor([1.0]), "bfloat16", engine="vllm-cuda", format="e4m3fn")
+    >>> magnitude_of_codes(code, "bfloat16").item() == 2.0**-10
+    True
+    """
+    found, fmt = find_pair(engine, format)
+
+    def is_flushed(x: Tensor) -> Tensor:
+        return values_of_codes(found.to_codes(found.scale_down(x, scale), fmt), fmt) * scale == 0
+
+    return _largest_code(scale, dtype, is_flushed)
+
+
 def _largest_code(scale: Tensor, dtype: StoredDtype, is_within: Callable[[Tensor], Tensor]) -> Tensor:
-    """Bisect: quotients grow with the magnitude, and zero is within for every scale."""
+    """Bisect: quotients grow with the magnitude. Zero counts as within."""
     low = torch.zeros_like(scale, dtype=torch.int64)
     high = torch.full_like(low, MAX_FINITE_CODE[dtype])
     for _ in range(MAX_FINITE_CODE[dtype].bit_length()):

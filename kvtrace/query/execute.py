@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
-from kvtrace.errors import IntegrityError, QueryError
+from kvtrace.errors import QueryError
 from kvtrace.query.guard import refuse_unless_select
 from kvtrace.query.library import variables, views_sql
-from kvtrace.runs.open import connect, damaged_file
+from kvtrace.runs.open import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pyarrow as pa
 
     from kvtrace.query.library import Query
     from kvtrace.runs.open import Run
+
+_Fetched = TypeVar("_Fetched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,6 @@ def connect_with_views(run: Run) -> duckdb.DuckDBPyConnection:
 
 
 def run_query(
-    run: Run,
     connection: duckdb.DuckDBPyConnection,
     query: Query,
     parameters: Mapping[str, str] | None = None,
@@ -51,15 +54,22 @@ def run_query(
     """Return the rows of a query of the library; parameters it is not given keep their defaults.
 
     Raises QueryError: a parameter it does not have, or one with a value it cannot take.
-    IntegrityError: a file of the run is damaged.
     """
     parameters = parameters or {}
     _check_known(parameters, set(query.parameters), f"query {query.name}")
-    return _run(run, connection, query.sql, parameters, sorted(query.parameters), limit)
+    return _run(connection, query.sql, parameters, sorted(query.parameters), limit)
+
+
+def run_query_table(connection: duckdb.DuckDBPyConnection, query: Query) -> pa.Table:
+    """Return the rows of a query of the library, with its defaults, as an Arrow table: for many rows."""
+
+    def fetch() -> pa.Table:
+        return connection.sql(query.sql).to_arrow_table()
+
+    return _executed(connection, {}, sorted(query.parameters), fetch)
 
 
 def run_sql(
-    run: Run,
     connection: duckdb.DuckDBPyConnection,
     sql: str,
     parameters: Mapping[str, str] | None = None,
@@ -69,12 +79,12 @@ def run_sql(
     """Return the rows of a user's SELECT.
 
     Raises QueryError: it is not one SELECT, uses a function that could read or change anything but the run,
-    or is wrong. IntegrityError: a file of the run is damaged.
+    or is wrong.
     """
     parameters = parameters or {}
     refuse_unless_select(connection, sql)
     _check_known(parameters, variables(sql), "the SQL")
-    return _run(run, connection, sql, parameters, sorted(parameters), limit)
+    return _run(connection, sql, parameters, sorted(parameters), limit)
 
 
 def _check_known(given: Mapping[str, str], known: set[str], where: str) -> None:
@@ -85,31 +95,36 @@ def _check_known(given: Mapping[str, str], known: set[str], where: str) -> None:
 
 
 def _run(
-    run: Run,
     connection: duckdb.DuckDBPyConnection,
     sql: str,
     parameters: Mapping[str, str],
     names: list[str],
     limit: int | None,
 ) -> Result:
+    def fetch() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        cursor = connection.execute(sql)
+        columns = tuple(str(entry[0]) for entry in cursor.description or ())
+        return columns, cursor.fetchall() if limit is None else cursor.fetchmany(limit + 1)
+
+    columns, rows = _executed(connection, parameters, names, fetch)
+    if limit is not None and len(rows) > limit:
+        return Result(columns, rows[:limit], truncated=True)
+    return Result(columns, rows)
+
+
+def _executed(
+    connection: duckdb.DuckDBPyConnection,
+    parameters: Mapping[str, str],
+    names: list[str],
+    fetch: Callable[[], _Fetched],
+) -> _Fetched:
     try:
         # A NULL variable is an absent one: a parameter of the last query must not reach this one.
         for name in names:
             connection.execute(f'SET VARIABLE "{name}" = ?', [parameters.get(name)])
-        cursor = connection.execute(sql)
-        columns = tuple(str(entry[0]) for entry in cursor.description or ())
-        rows = cursor.fetchall() if limit is None else cursor.fetchmany(limit + 1)
-    except (duckdb.IOException, duckdb.SerializationException, duckdb.InvalidInputException) as error:
-        damaged = damaged_file(run, connection)
-        if damaged is None:
-            raise QueryError(_first_line(error)) from error
-        reason = _first_line(error)
-        raise IntegrityError(f"{damaged}: damaged: {reason}. Run kvtrace replay again") from error
+        return fetch()
     except duckdb.Error as error:
         raise QueryError(_first_line(error)) from error
-    if limit is not None and len(rows) > limit:
-        return Result(columns, rows[:limit], truncated=True)
-    return Result(columns, rows)
 
 
 def _first_line(error: duckdb.Error) -> str:

@@ -39,11 +39,14 @@ def as_table(result: Result, width: int | None = None) -> tuple[str, tuple[str, 
 
 
 def as_csv(result: Result) -> str:
-    """Return the result as CSV with a header; NULL is an empty field, a float its shortest exact form."""
+    """Return the result as CSV with a header; NULL is an empty field, a float its shortest exact form.
+
+    Like DuckDB's own shell: true and false in lower case.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(result.columns)
-    writer.writerows(result.rows)
+    writer.writerows([_csv_value(value) for value in row] for row in result.rows)
     return text.getvalue()
 
 
@@ -61,6 +64,10 @@ def write_parquet(result: Result, file: Path) -> None:
     columns = list(zip(*result.rows, strict=True)) or [() for _ in result.columns]
     table = pa.Table.from_arrays([pa.array(column) for column in columns], names=list(result.columns))
     pq.write_table(table, file)
+
+
+def _csv_value(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _cell(value: Any) -> str:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from kvtrace.replay.apply import AppliedScales
     from kvtrace.replay.candidate import EngineSetup
-    from kvtrace.replay.cells import Cells
     from kvtrace.replay.reading import Progress
+    from kvtrace.trace.cells import Cells
     from kvtrace.trace.reader import Block, MergedLayer, Trace
 
     Applied = tuple[EngineSetup | None, AppliedScales]
@@ -38,7 +38,7 @@ def replay_directly(
     applied: Sequence[Applied],
     device: torch.device,
     *,
-    on_vectors: Callable[[Vectors], None],
+    on_vectors: Callable[[Vectors], None] | None = None,
     progress: Progress | None = None,
 ) -> Iterator[TensorSums]:
     """Yield the sums of every layer, K and V, once the whole trace has been read.
@@ -56,7 +56,9 @@ def replay_directly(
         if key not in accumulators:
             accumulators[key] = _Accumulator(layer, block.tensor, len(cells), applied, device)
         cell = cell_of_token[torch.from_numpy(block.row).to(device)]
-        on_vectors(accumulators[key].add(block, cell))
+        vectors = accumulators[key].add(block, cell)
+        if on_vectors:
+            on_vectors(vectors)
     for key in sorted(accumulators):
         yield accumulators[key].sums()
 

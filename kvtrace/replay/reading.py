@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from kvtrace.trace.ownership import HeadOwners
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
@@ -30,7 +32,7 @@ def read_blocks(trace: Trace, progress: Progress | None = None) -> Iterator[Bloc
     A KV head that several ranks hold (more ranks than heads) is taken from the first of them.
     Raises IntegrityError: a chunk is missing, cut or damaged.
     """
-    refs, owner = trace.block_refs(), _owners(trace)
+    refs, owners = trace.block_refs(), HeadOwners(trace)
     with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="kvtrace-read") as pool:
         pending: deque[Future[Block]] = deque()
         waiting = iter(refs)
@@ -39,11 +41,7 @@ def read_blocks(trace: Trace, progress: Progress | None = None) -> Iterator[Bloc
                 while len(pending) < _BLOCKS_AHEAD and (ref := next(waiting, None)):
                     pending.append(pool.submit(ref.load))
                 block = pending.popleft().result()
-                owned = [
-                    axis
-                    for axis, head in enumerate(block.kv_heads)
-                    if owner[block.layer.index, head] == id(refs[done].store)
-                ]
+                owned = owners.owned_axes(refs[done].store, block.layer.index, block.kv_heads)
                 if owned:
                     yield _take_heads(block, owned)
                 if progress:
@@ -55,15 +53,6 @@ def read_blocks(trace: Trace, progress: Progress | None = None) -> Iterator[Bloc
 def as_tensor(block: Block, device: torch.device) -> Tensor:
     """Return the block's values in the captured dtype, [num_rows, kv_head, head_dim], on the device."""
     return torch.from_numpy(block.values).to(device).view(getattr(torch, block.layer.dtype))
-
-
-def _owners(trace: Trace) -> dict[tuple[int, int], int]:
-    owner: dict[tuple[int, int], int] = {}
-    for store in trace.ranks:
-        for layer in store.rank.layers:
-            for head in layer.kv_heads:
-                owner.setdefault((layer.index, head), id(store))
-    return owner
 
 
 def _take_heads(block: Block, axes: list[int]) -> Block:

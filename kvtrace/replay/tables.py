@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from kvtrace.replay.apply import AppliedScales
     from kvtrace.replay.bind import BoundCandidate
     from kvtrace.replay.candidate import EngineSetup
-    from kvtrace.replay.cells import Cells
     from kvtrace.replay.sums import TensorSums, Vectors
     from kvtrace.runs.write import RunWriter
+    from kvtrace.trace.cells import Cells
     from kvtrace.trace.reader import Trace
 
 

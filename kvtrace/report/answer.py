@@ -24,7 +24,11 @@ _NAME: Final = 24
 
 
 def candidate_answer(report: Report, candidate: CandidateSummary) -> str:
-    """Return what becomes of the values under one candidate, in a few sentences."""
+    """Return whether one candidate is what ran, and what becomes of the values under it."""
+    return _short_loaded(report, candidate) + _range_answer(report, candidate)
+
+
+def _range_answer(report: Report, candidate: CandidateSummary) -> str:
     if candidate.status == "invalid":
         return f"INVALID, not scored: {plain(candidate.reason or 'no reason recorded', 400)}"
     if candidate.kind == "bf16":
@@ -54,7 +58,7 @@ def effect_statement(source: Source, scales: Sequence[LoadedScales]) -> str:
     known = {one.tensor: one for one in scales if one.min_effective_scale is not None}
     if not known:
         return text + " Its scales are not in this run."
-    if all(one.min_effective_scale == one.max_effective_scale == 1 for one in known.values()):
+    if _is_default(list(known.values())):
         return text + " EVERY effective scale is exactly 1.0: the engine's default, no calibrated scale."
     ranges = ", ".join(
         f"{tensor.upper()} {span(known[tensor].min_effective_scale, known[tensor].max_effective_scale)}"
@@ -79,22 +83,47 @@ def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
         parts.append(f"{candidate.format} as {candidate.engine} writes it")
     text = ", ".join(parts) + "."
     for source in report.sources:
-        scales = [
-            one for one in report.loaded if (one.source, one.candidate) == (source.name, candidate.candidate)
-        ]
-        if candidate.kind == "artifact" and any(one.num_as_effective is not None for one in scales):
+        scales = _comparable(report, source, candidate)
+        if scales:
             where = f"In {plain(source.name, _NAME)} it" if len(report.sources) > 1 else "It"
-            text += f" {where} {loaded_statement(scales)}"
+            text += f" {where} {_loaded(scales)}"
     return text + (f" Note: {plain(candidate.note, 400)}" if candidate.note else "")
 
 
-def loaded_statement(scales: Sequence[LoadedScales]) -> str:
-    """Return whether one candidate's scales are those that ran; `scales`: its K and its V in one trace."""
+def _short_loaded(report: Report, candidate: CandidateSummary) -> str:
+    """Return a sentence on whether the artifact ran, or nothing where no FP8 was in effect."""
+    compared = [scales for source in report.sources if (scales := _comparable(report, source, candidate))]
+    if not compared:
+        return ""
+    if all(_is_what_ran(scales) for scales in compared):
+        return "Is what ran. "
+    return "Was NOT LOADED. " if all(_is_default(scales) for scales in compared) else "Is NOT what ran. "
+
+
+def _comparable(report: Report, source: Source, candidate: CandidateSummary) -> list[LoadedScales]:
+    """Return an artifact's scales in one trace, K and V, if there are effective ones to compare with."""
+    scales = [
+        one for one in report.loaded if (one.source, one.candidate) == (source.name, candidate.candidate)
+    ]
+    known = any(one.num_as_effective is not None for one in scales)
+    return scales if known and candidate.kind == "artifact" else []
+
+
+def _is_what_ran(scales: Sequence[LoadedScales]) -> bool:
+    return all(one.num_as_effective == one.num_scales for one in scales)
+
+
+def _is_default(scales: Sequence[LoadedScales]) -> bool:
+    return all(one.min_effective_scale == one.max_effective_scale == 1 for one in scales)
+
+
+def _loaded(scales: Sequence[LoadedScales]) -> str:
+    """Return whether one artifact's scales are those that ran; `scales`: its K and its V in one trace."""
     total = sum(one.num_scales for one in scales)
     same = sum(one.num_as_effective or 0 for one in scales)
-    if same == total:
+    if _is_what_ran(scales):
         return f"is what ran: all {count(total, 'scale')} equal the effective ones."
-    if all(one.min_effective_scale == one.max_effective_scale == 1 for one in scales):
+    if _is_default(scales):
         differ = f"{total - same:,} of its {count(total, 'scale')} differ"
         return f"was NOT LOADED: the engine used 1.0, and {differ}."
     return f"is NOT what ran: {total - same:,} of its {count(total, 'scale')} differ from the effective ones."
@@ -112,12 +141,14 @@ def _heads(candidate: CandidateSummary, *, clipped: bool) -> str:
 
 def _described(report: Report, candidate: CandidateSummary, total: TensorTotals) -> str:
     """Return the worst head of K or of V, and where it is worst if the report lists it."""
-    text = f"layer {total.worst_layer} head {total.worst_kv_head} {total.tensor.upper()}, "
-    text += f"{percent(total.worst_clipped_frac)} of its values clipped"
+    text = f"layer {total.worst_layer} head {total.worst_kv_head} {total.tensor.upper()}"
+    if total.worst_clipped_frac:
+        text += f", {percent(total.worst_clipped_frac)} of its values clipped"
     head = _listed(report, candidate, total)
     if head is None:
         return text + "."
-    text += f" ({percent(head.measured.out_of_range_frac)} out of range)"
+    beyond = f"{percent(head.measured.out_of_range_frac)} out of range"
+    text += f" ({beyond})" if total.worst_clipped_frac else f", {beyond}"
     if head.max_abs is not None and head.covered_amax is not None:
         text += f", largest {number(head.max_abs)} where {number(head.covered_amax)} is covered"
     places = [_place("at positions", head.worst_positions), _place("in", head.worst_workload)]

@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.query import connect_with_views, find_query, run_query
-from kvtrace.report.rounding_floor import rounding_floor_db
 from kvtrace.report.sections import (
     NOT_VISIBLE,
     REPORT_SCHEMA_VERSION,
@@ -34,6 +33,10 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 DEFAULT_TOP: Final = 5
 _MEASURED: Final = tuple(field.name for field in fields(Measured))
+_DETAILS: Final = (
+    "SELECT candidate, artifact, artifact_sha256, note, "
+    "rounding_floor_db(format, engine) AS rounding_floor_db FROM candidates"
+)
 _HEAD_COUNTS: Final = (
     "num_heads",
     "num_heads_out_of_range",
@@ -55,12 +58,9 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
 
     def rows(name: str, **parameters: object) -> list[Row]:
         given = {key: str(value) for key, value in parameters.items()}
-        return list(run_query(run, connection, find_query(name), given).records())
+        return list(run_query(connection, find_query(name), given).records())
 
-    details = {
-        row["candidate"]: row
-        for row in _records(connection, "SELECT candidate, artifact, artifact_sha256, note FROM candidates")
-    }
+    details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
     rules = "SELECT source, sampling_id, position_stride, request_fraction FROM sampling ORDER BY ALL"
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
@@ -152,7 +152,7 @@ def _candidates(compared: list[Row], details: dict[str, Row]) -> Iterable[Candid
             artifact=details[name]["artifact"],
             artifact_sha256=details[name]["artifact_sha256"],
             note=details[name]["note"],
-            rounding_floor_db=rounding_floor_db(first["format"], first["engine"]),
+            rounding_floor_db=details[name]["rounding_floor_db"],
             tensors=tuple(_totals(row) for row in tensors if row["tensor"] is not None),
         )
 

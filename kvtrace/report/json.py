@@ -28,3 +28,9 @@ def report_schema() -> str:
 @cache
 def _adapter() -> TypeAdapter[Report]:
     return TypeAdapter(Report)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(report_schema())

@@ -204,8 +204,8 @@ class Stratum:
     position_to: int | None
     workload: str | None
     """None: all workloads."""
-    num_requests: int
-    num_tokens: int
+    num_requests: int | None
+    num_tokens: int | None
     measured: Measured
     num_heads: int
     num_heads_out_of_range: int

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
 from kvtrace.report.answer import candidate_answer, candidate_statement, effect_statement
 from kvtrace.report.terminal_tables import candidate_table, captured_table, head_table, stratum_table
-from kvtrace.report.wording import WIDTH, columns, count, decibel, padded, paragraph, percent
+from kvtrace.report.wording import columns, count, cut, decibel, padded, paragraph, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,7 +62,7 @@ def _title(report: Report) -> Iterator[str]:
 def _named(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield each text beside its name; the texts of one section are aligned."""
     listed = list(entries)
-    width = min(max((columns(plain(name, _LONGEST_NAME)) for name, _ in listed), default=0), _LONGEST_NAME)
+    width = max((columns(cut(name, _LONGEST_NAME)) for name, _ in listed), default=0)
     for name, text in listed:
         yield from paragraph(text, " " * (width + 4), f"  {padded(name, width)}  ")
 
@@ -98,13 +99,11 @@ def _reading_help(report: Report) -> Iterator[str]:
 
 
 def _details(report: Report) -> Iterator[str]:
-    """Heads and places of the candidates that leave the range, the worst few in the order asked for."""
+    """Heads and places of the candidates that leave the range, the worst first."""
     leaving = [one for one in report.candidates if any(t.num_heads_out_of_range for t in one.tensors)]
-    shown = sorted(leaving, key=_worst_share, reverse=True)[:_MOST_DETAILED]
-    for candidate in leaving:
-        if candidate not in shown:
-            continue
-        name = plain(candidate.candidate, 40)
+    ranked = sorted(leaving, key=_worst_share, reverse=True)
+    for candidate in ranked[:_MOST_DETAILED]:
+        name = cut(candidate.candidate, _LONGEST_NAME)
         yield from ("", f"HEADS OUT OF RANGE under {name}   worst first, K and V apart")
         heads = [head for head in report.heads if head.candidate == candidate.candidate]
         yield from head_table(heads, report.top)
@@ -112,8 +111,8 @@ def _details(report: Report) -> Iterator[str]:
             yield from ("", f"WHERE VALUES ARE CLIPPED under {name}   share of values")
             yield from stratum_table([x for x in report.positions if x.candidate == candidate.candidate])
             yield from stratum_table([x for x in report.workloads if x.candidate == candidate.candidate])
-    if len(leaving) > len(shown):
-        hidden = ", ".join(plain(one.candidate, 24) for one in leaving if one not in shown)
+    if len(ranked) > _MOST_DETAILED:
+        hidden = ", ".join(plain(one.candidate, 24) for one in ranked[_MOST_DETAILED:])
         yield ""
         yield from paragraph(f"Left out here, in --format json and for kvtrace query: {hidden}.")
 
@@ -132,6 +131,9 @@ def _sampling(report: Report) -> Iterator[str]:
 def _next_steps(report: Report) -> Iterator[str]:
     if report.run is None:
         yield from paragraph("Keep the run to ask it more: kvtrace replay TRACE --scales ARTIFACT … -o RUN")
-    run = "RUN" if report.run is None else plain(report.run, WIDTH - 40)
-    yield f"  kvtrace query {run} rank_heads --param top=20"
+        yield "  kvtrace query RUN rank_heads --param top=20"
+    else:
+        # A command must be whole to be copied, however long the path.
+        yield f"  kvtrace query {shlex.quote(plain(report.run, 1000))} \\"
+        yield "    rank_heads --param top=20"
     yield "  kvtrace query --list"

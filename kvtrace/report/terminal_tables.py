@@ -40,14 +40,14 @@ def candidate_table(candidates: Sequence[CandidateSummary]) -> Iterator[str]:
 
 def head_table(heads: Sequence[Head], top: int) -> Iterator[str]:
     """Yield a line per head with a value out of range, K first; the first `top` by share of values."""
-    yield "  KV layer head out of range  clipped vectors  SQNR  most at       most in"
+    yield "  KV layer head out of range  clipped  vectors  SQNR  most at       most in"
     for head in heads:
         if head.measured.num_out_of_range and head.rank <= top:
             measured = head.measured
             yield (
                 f"  {head.tensor.upper():<2} {head.layer:>5} {head.kv_head:>4}"
                 f"{percent(measured.out_of_range_frac):>13}{percent(measured.clipped_frac):>9}"
-                f"{percent(measured.vectors_out_of_range_frac):>8}{decibel(measured.sqnr_db):>6}"
+                f"{percent(measured.vectors_out_of_range_frac):>9}{decibel(measured.sqnr_db):>6}"
                 f"  {_place(head.worst_positions, 13)} {_place(head.worst_workload, 12)}"
             ).rstrip()
 
@@ -64,7 +64,8 @@ def stratum_table(strata: Sequence[Stratum]) -> Iterator[str]:
             else " " * 20
             for tensor in ("k", "v")
         )
-        yield f"  {padded(label, _STRATUM)} {first.num_requests:>8,}{first.num_tokens:>7,}{shares}".rstrip()
+        coverage = f"{_amount(first.num_requests):>8}{_amount(first.num_tokens):>7}"
+        yield f"  {padded(label, _STRATUM)} {coverage}{shares}".rstrip()
 
 
 def captured_table(captured: Sequence[Captured]) -> Iterator[str]:
@@ -82,6 +83,10 @@ def captured_table(captured: Sequence[Captured]) -> Iterator[str]:
                 f"{one.num_decode_tokens:>8,}{last:>11}{one.num_missing:>9,}{one.num_dropped:>9,}"
                 f"{one.num_incomplete_requests:>9,}"
             )
+
+
+def _amount(amount: int | None) -> str:
+    return "–" if amount is None else f"{amount:,}"
 
 
 def _place(place: Place | None, width: int) -> str:

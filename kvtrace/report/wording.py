@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 import unicodedata
 from typing import Final
 
@@ -10,13 +9,16 @@ from kvtrace.plain_text import plain
 
 WIDTH: Final = 80
 _LEAST_SHOWN: Final = 1e-5
+_TWO_DIGITS_BELOW: Final = 1e-4
+_MOST_SHOWN: Final = 0.999
 
 
 def percent(share: float | None) -> str:
-    """Return a share as a percentage of three digits; a tiny one is not rounded to zero.
+    """Return a share as a percentage of at most 8 characters; a tiny one is not rounded to zero, nor a large
+    one to 100.
 
-    >>> [percent(x) for x in (None, 0.0, 1e-7, 0.000123, 0.0714, 0.99996, 1.0)]
-    ['–', '0', '<0.001 %', '0.0123 %', '7.14 %', '99.99 %', '100 %']
+    >>> [percent(x) for x in (None, 0.0, 1e-7, 0.0000123, 0.000123, 0.0714, 0.99996, 1.0)]
+    ['–', '0', '<0.001 %', '0.0012 %', '0.0123 %', '7.14 %', '>99.9 %', '100 %']
     """
     if share is None:
         return "–"
@@ -24,9 +26,9 @@ def percent(share: float | None) -> str:
         return "0"
     if share < _LEAST_SHOWN:
         return "<0.001 %"
-    if share == 1:
-        return "100 %"
-    return f"{min(float(f'{share * 100:.3g}'), 99.99):.10g} %"
+    if _MOST_SHOWN < share < 1:
+        return ">99.9 %"
+    return f"{share * 100:.{2 if share < _TWO_DIGITS_BELOW else 3}g} %"
 
 
 def decibel(value: float | None) -> str:
@@ -74,15 +76,25 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
-def padded(text: str, width: int) -> str:
-    """Return a name from outside as plain text that takes exactly `width` columns of a terminal.
+def cut(text: str, width: int) -> str:
+    """Return a name from outside as plain text of at most `width` columns of a terminal.
 
-    >>> padded("chat", 6) + "|", padded("0123456789", 6) + "|"
-    ('chat  |', '01234…|')
+    >>> cut("chat", 6), cut("0123456789", 6)
+    ('chat', '01234…')
     """
     shown = plain(text, width)
     while columns(shown) > width:
         shown = shown.removesuffix("…")[:-1] + "…"
+    return shown
+
+
+def padded(text: str, width: int) -> str:
+    """Return `cut` with spaces after it, so that it takes exactly `width` columns.
+
+    >>> padded("chat", 6) + "|"
+    'chat  |'
+    """
+    shown = cut(text, width)
     return shown + " " * (width - columns(shown))
 
 
@@ -102,12 +114,24 @@ def _columns_of(char: str) -> int:
 
 
 def paragraph(text: str, indent: str = "  ", first: str | None = None) -> list[str]:
-    """Return the text wrapped to the report's width; `first` starts the first line instead of `indent`."""
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=indent if first is None else first,
-        subsequent_indent=indent,
-        break_long_words=True,
-        break_on_hyphens=False,
-    )
+    """Return the text in lines of the report's width; `first` starts the first line instead of `indent`."""
+    lines = [indent if first is None else first]
+    fresh = True
+    for word in text.split():
+        for piece in _pieces(word, WIDTH - columns(indent)):
+            if columns(lines[-1]) + columns(piece) + (not fresh) > WIDTH and not fresh:
+                lines.append(indent)
+                fresh = True
+            lines[-1] += piece if fresh else f" {piece}"
+            fresh = False
+    return lines
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    """Return a word in pieces that fit; `textwrap` would count characters, not columns."""
+    pieces = [""]
+    for char in word:
+        if columns(pieces[-1]) + columns(char) > width:
+            pieces.append("")
+        pieces[-1] += char
+    return pieces

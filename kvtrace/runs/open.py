@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 
 from kvtrace.errors import IntegrityError, NotATraceError, SchemaVersionError
+from kvtrace.runs.checksums import check_table
 from kvtrace.runs.record import RunRecord
 from kvtrace.runs.schema import RUN_FILE, RUN_SCHEMA_VERSION, TABLES
 from kvtrace.trace.format import TRACE_FILE, unseal
@@ -38,7 +39,7 @@ def open_run(path: Path | str) -> Run:
     """Return the run at `path`.
 
     Raises NotATraceError: no run. SchemaVersionError: of a newer kvtrace. IntegrityError: a file is
-    missing or damaged; the text names it. Parquet footers are checked by `connect`.
+    missing or not the one that was written; the text names it.
     """
     path = Path(path)
     record_file = path / RUN_FILE
@@ -46,10 +47,7 @@ def open_run(path: Path | str) -> Run:
         raise NotATraceError(_not_a_run(path))
     record = _read_record(record_file)
     for table in TABLES:
-        if not (path / table.file_name).is_file():
-            raise IntegrityError(
-                f"{path / table.file_name}: missing; every run has it. Run kvtrace replay again"
-            )
+        check_table(path, table, record.tables.get(table.file_name))
     return Run(path, record)
 
 
@@ -70,17 +68,6 @@ def connect(run: Run) -> duckdb.DuckDBPyConnection:
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
-
-
-def damaged_file(run: Run, connection: duckdb.DuckDBPyConnection) -> Path | None:
-    """Return the first file of the run that cannot be read to its end, or None; reads all of them."""
-    for table in TABLES:
-        names = ", ".join(f'max("{column.name}")' for column in table.columns)
-        try:
-            connection.execute(f"SELECT {names} FROM '{table.file_name}'")  # noqa: S608 -- our own names
-        except duckdb.Error:
-            return run.path / table.file_name
-    return None
 
 
 def _not_a_run(path: Path) -> str:

@@ -28,6 +28,10 @@ class SourceRecord(Record):
     """Distinct backends of the captured layers, sorted."""
     closed: bool = True
     """False where a rank was not shut down in order: its last rows may be missing."""
+    method: str = "direct"
+    """direct (element by element) or profile (over exact counts); float32 traces are always direct."""
+    tensors_reread: bool = True
+    """False where the trace's profile stood for its tensors: their files were looked at, not read."""
 
 
 class RunRecord(Record):
@@ -40,7 +44,13 @@ class RunRecord(Record):
     device: str
     """Where the round trip ran, such as cpu or cuda:0."""
     method: str = "direct"
-    """direct (element by element) or profile (over exact counts)."""
+    """direct, profile, or mixed where sources differ."""
     versions: dict[str, str] = Field(default_factory=dict)
     """Of the libraries that computed the numbers."""
+    tables: dict[str, str] = Field(default_factory=dict)
+    """File name → CRC32C of each table (`kvtrace.runs.checksums`); checked when the run is opened."""
     sources: tuple[SourceRecord, ...]
+    policy_sha256: str | None = None
+    """Of the policy.toml that replay was given: limits are seen to be older than the results."""
+    policy_date: str | None = None
+    """ISO date, as that policy states it."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.runs.checksums import table_checksums
 from kvtrace.runs.schema import RUN_FILE, TABLES
 from kvtrace.trace.format import seal
 
@@ -74,6 +75,7 @@ class RunWriter:
         for table in TABLES:
             self._flush(table)
             self._writers.pop(table.name).close()
+        record = record.model_copy(update={"tables": table_checksums(self._directory)})
         (self._directory / RUN_FILE).write_text(seal(record, indent=2) + "\n", encoding="utf-8")
         check_output(self._out, force=self._force)
         if self._out.exists():

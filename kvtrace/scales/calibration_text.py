@@ -4,15 +4,18 @@ bet.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.scales.evaluation import FACTORS, TensorCost, better_width, tensor_costs
+from kvtrace.scales.evaluation import FACTORS, FREE, TensorCost, better_width, tensor_costs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.scales.calibrate import Calibration
     from kvtrace.scales.dataset import DatasetPart
+
+MODEST_HEADROOM: Final = 4.0
+"""Advised where wider is free: two octaves of room, and no more than the evidence of one trace supports."""
 
 
 def calibration_text(calibration: Calibration) -> str:
@@ -42,12 +45,13 @@ def calibration_text(calibration: Calibration) -> str:
 def _head(calibration: Calibration) -> Iterator[str]:
     recipe, dataset = calibration.recipe, calibration.dataset
     method = recipe.method if recipe.percentile is None else f"percentile {recipe.percentile:g}"
+    unit = "layer and tensor" if recipe.granularity == "tensor" else "KV head"
     options = [
         f"headroom {recipe.headroom:g}" if recipe.headroom != 1 else "",
         "K and V merged" if recipe.merge_kv else "",
         "powers of two" if recipe.power_of_two else "",
     ]
-    yield ", ".join(filter(None, [f"Scales by {method}, one per {recipe.granularity}", *options]))
+    yield ", ".join(filter(None, [f"Scales by {method}, one per {unit}", *options]))
     yield f"  calibrated on  {_part_text(dataset.calibration)}"
     if dataset.held_out:
         yield f"  held out       {_part_text(dataset.held_out)}"
@@ -92,15 +96,18 @@ def _advice(costs: list[TensorCost]) -> Iterator[str]:
     if factor is None:
         yield "The chosen width is the better bet: wider scales would cost more than 5 % in squared error."
         return
-    narrower = max(c.mean_relative_error for c in costs if c.factor == 0.5)
     chosen = max(c.mean_relative_error for c in costs if c.factor == 1)
+    narrower = max(c.mean_relative_error for c in costs if c.factor == 0.5)
     ratio = f"{narrower / chosen:,.0f} times the error" if chosen else "far more"
-    yield (
-        f"A wider scale is the better bet: × {factor:g} costs less than 5 % in squared error and covers "
-        "values "
-        f"{factor:g} times"
-    )
-    yield f"as large; a range that turns out half as wide as needed costs {ratio}. Consider --headroom {factor:g}."
+    if narrower <= FREE * chosen:
+        yield (
+            f"The chosen width has room to spare: half of it would cost no more, and up to × {factor:g} is "
+            "free."
+        )
+        return
+    advised = min(factor, MODEST_HEADROOM)
+    yield f"A wider scale is the better bet: up to × {factor:g} costs less than 5 % more squared error,"
+    yield f"while a range half as wide as needed has {ratio}. Consider --headroom {advised:g}."
 
 
 def _held_out(calibration: Calibration) -> Iterator[str]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from kvtrace.numerics import round_trip
+from kvtrace.numerics import quantize, round_trip
+from kvtrace.numerics.casts import magnitudes_of_codes
+from kvtrace.numerics.formats import E4M3FN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,3 +90,19 @@ def scale_cost(
         sum_sq_clip_error=table[4],
         sum_sq_flush_error=table[5],
     )
+
+
+def round_trip_errors(
+    magnitudes: Magnitudes, scales: NDArray[np.float64], *, engine: str = "vllm-cuda", dtype: str = "bfloat16"
+) -> NDArray[np.float64]:
+    """Return Σ (x − x̂)² of each scale alone: the same sums as `scale_cost`, for searches over many scales."""
+    x = torch.from_numpy(magnitudes.values).to(getattr(torch, dtype)).unsqueeze(0)
+    values, counts = torch.from_numpy(magnitudes.values), torch.from_numpy(magnitudes.counts).double()
+    step = max(1, _BATCH_VALUES // max(1, len(values)))
+    sums = []
+    for start in range(0, len(scales), step):
+        batch = torch.from_numpy(scales[start : start + step].astype(np.float32)).unsqueeze(1)
+        codes = quantize(x, batch, engine=engine)
+        restored = magnitudes_of_codes(codes & 0x7F, E4M3FN) * batch
+        sums.append(((values - restored.double()) ** 2 @ counts).numpy())
+    return np.concatenate(sums) if sums else np.empty(0)

@@ -18,14 +18,13 @@ from kvtrace.numerics.formats import E4M3FN
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kvtrace.numerics.formats import Rounding
     from kvtrace.scales.magnitudes import Magnitudes
 
 
-def squared_errors(
-    magnitudes: Magnitudes, scales: NDArray[np.floating[Any]], *, rounding: Rounding = "nearest"
-) -> NDArray[np.float64]:
-    """Return Σ (x − x̂)² of each scale. scales: [num_scales], > 0.
+def squared_errors(magnitudes: Magnitudes, scales: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return Σ (x − x̂)² of each scale, for engines that divide in float32 and round to nearest.
+
+    scales: [num_scales], > 0.
 
     >>> from kvtrace.scales.magnitudes import Magnitudes
     >>> m = Magnitudes(np.array([1.0, 500.0]), np.array([3, 2]))
@@ -33,9 +32,8 @@ def squared_errors(
     [5408.0]
     """
     steps = e4m3fn_magnitudes()
-    # Values from bounds[i − 1] up to bounds[i] take steps[i]; the last bound is infinite, so what is beyond
-    # saturates.
-    bounds = (steps[:-1] + steps[1:]) / 2 if rounding == "nearest" else steps[1:]
+    # Values from bounds[i − 1] to bounds[i] take steps[i]; what is beyond the last bound saturates.
+    bounds = (steps[:-1] + steps[1:]) / 2
     x, n = magnitudes.values, magnitudes.counts.astype(np.float64)
     sums = np.stack([np.cumsum(np.concatenate([[0.0], n * x**power])) for power in (0, 1, 2)])
     ends = np.searchsorted(x, (bounds[None, :] * scales[:, None]).ravel()).reshape(len(scales), len(bounds))

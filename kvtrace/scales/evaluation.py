@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FACTORS: Final = (0.25, 0.5, 1 / 1.5, 1.0, 2.0, 4.0, 16.0, 256.0)
 """Widths compared with the chosen one."""
-_FREE: Final = 1.05
+FREE: Final = 1.05
 """A wider scale whose squared error is within 5 % of the chosen one's costs nothing that matters."""
 
 
@@ -72,7 +72,7 @@ def better_width(costs: list[TensorCost]) -> float | None:
     free = [
         factor
         for factor in sorted({c.factor for c in costs if c.factor > 1})
-        if all(c.mean_relative_error <= _FREE * chosen[c.tensor] for c in costs if 1 < c.factor <= factor)
+        if all(c.mean_relative_error <= FREE * chosen[c.tensor] for c in costs if 1 < c.factor <= factor)
     ]
     return free[-1] if free else None
 

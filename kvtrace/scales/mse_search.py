@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.numerics import find_engine
-from kvtrace.scales.cost import scale_cost
+from kvtrace.scales.cost import round_trip_errors
 from kvtrace.scales.error_curve import squared_errors
 from kvtrace.scales.save import nearest_bfloat16
 
@@ -52,7 +52,7 @@ def least_error_scale(
         errors.append(_errors(magnitudes, scales, engine, dtype))
     scale, error = np.concatenate(tried), np.concatenate(errors)
     close = np.sort(scale[error <= error.min() * _CLOSE])
-    exact = scale_cost(magnitudes, close, engine=engine, dtype=dtype).sum_sq_error
+    exact = round_trip_errors(magnitudes, close, engine=engine, dtype=dtype)
     return float(close[np.flatnonzero(exact == exact.min())[-1]])
 
 
@@ -84,13 +84,12 @@ def _errors(
     if not len(scales):
         return np.array([np.inf])
     found = find_engine(engine)
-    if found.divides_in_float32 or found.rounding == "truncate":
-        return squared_errors(magnitudes, scales, rounding=found.rounding)
-    return scale_cost(magnitudes, scales, engine=engine, dtype=dtype).sum_sq_error
+    if found.divides_in_float32 and found.rounding == "nearest":
+        return squared_errors(magnitudes, scales)
+    return round_trip_errors(magnitudes, scales, engine=engine, dtype=dtype)
 
 
 def _clip_error_bound(magnitudes: Magnitudes, scales: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return Σ (|x| − MAX·s)² over |x| > MAX·s, less float rounding: no engine's error at s is smaller."""
     beyond = np.maximum(magnitudes.values[None, :] - E4M3_MAX * scales[:, None], 0)
-    bound: NDArray[np.float64] = beyond**2 @ magnitudes.counts * (1 - 1e-6)
-    return bound
+    return np.asarray(beyond**2 @ magnitudes.counts * (1 - 1e-6), dtype=np.float64)

@@ -14,7 +14,8 @@ interval of Clopper and Pearson (1934), with requests counted instead of vectors
 
 Korn and Graubard's interval (1998, Survey Methodology 24) and others that estimate a design effect fail for
 rare events: few requests with an event say next to nothing about the correlation, and none nothing at all.
-tests/test_stats_coverage.py measures both.
+Simulated coverage of the 95 % interval: 93 to 99.5 % at a within-request correlation of 0.1, for 5 to 300
+requests and fractions of 0.001 to 0.5 (tests/test_stats_coverage.py); down to 92 % at a correlation of 0.4.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 MIN_REQUESTS: Final = 5
-"""Below, no interval is given: simulated coverage falls under 93 % at 3 requests."""
+"""Below, nothing is said of the upper end: simulated coverage falls under 93 % at 3 requests."""
+MIN_REQUESTS_BELOW: Final = 3
+"""Below, nothing is said of the lower end either; from here on it errs in at most 3 % of samples."""
 METHOD: Final = "Gaffke (2005) bound over requests, beta-matched, with an adaptive worst request"
 
 
@@ -68,8 +71,8 @@ class RequestSums:
 class FractionIntervals:
     """Fractions with two-sided intervals; every array has the shape of the sums.
 
-    Where `too_few_requests`, low and high are 0 and 1: nothing can be said. Where `no_event`, low is 0 and
-    high says how much could be there unseen: wide unless there are many requests.
+    Where `too_few_requests`, high is 1 and only low, if it is above 0, says anything. Where `no_event`, low
+    is 0 and high says how much could be there unseen: wide unless there are many requests.
     """
 
     fraction: NDArray[np.float64]
@@ -107,7 +110,7 @@ def fraction_intervals(
         upper = special.betaincinv(*_beta_law(sums, _worst_next(sums, worst_request)), 1 - tail)
     return FractionIntervals(
         fraction=sums.fraction,
-        low=np.where(too_few | no_event, 0.0, lower),
+        low=np.where((num_requests < MIN_REQUESTS_BELOW) | no_event, 0.0, lower),
         high=np.where(too_few | every_event, 1.0, upper),
         num_requests=num_requests,
         num_affected=np.asarray(sums.num_affected, dtype=np.int64),
@@ -124,7 +127,7 @@ def exceedance_p_values(sums: RequestSums, limit: ArrayLike) -> NDArray[np.float
     limit: 0 to 1, broadcastable to the sums. 1 where there are too few requests or no event. From the law of
     the interval's lower end, which exceeds the limit exactly where p < (1 − confidence) / 2.
     """
-    untold = (np.asarray(sums.num_requests) < MIN_REQUESTS) | (np.asarray(sums.sum_events) <= 0)
+    untold = (np.asarray(sums.num_requests) < MIN_REQUESTS_BELOW) | (np.asarray(sums.sum_events) <= 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         p = special.betainc(*_beta_law(sums, 0.0), np.asarray(limit, dtype=np.float64))
     return np.asarray(np.where(untold, 1.0, p))

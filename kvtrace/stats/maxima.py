@@ -7,7 +7,7 @@ species diversity", Ecology 52), here with the exact law of the maximum of a sub
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
@@ -42,7 +42,7 @@ def maximum_quantile(request_maxima: ArrayLike, num_requests: int, chance: float
 def rarefied_maxima(groups: Mapping[str, ArrayLike]) -> tuple[int, dict[str, float]]:
     """Return the size of the smallest group, and each group's expected maximum at that size.
 
-    groups: name → [requests], the largest value in each request. An empty group has no maximum and is left out.
+    groups: name → [requests], the largest value in each request. A group without requests is left out.
     """
     arrays = {name: np.asarray(values, dtype=np.float64) for name, values in groups.items()}
     sizes = [values.size for values in arrays.values() if values.size]
@@ -62,10 +62,10 @@ def _chance_of_largest(total: int, drawn: int) -> NDArray[np.float64]:
     chance[possible] = np.exp(
         _log_choose(rank[possible] - 1, drawn - 1) - _log_choose(np.array([total]), drawn)
     )
-    return chance / chance.sum()
+    chance /= chance.sum()
+    return chance
 
 
-def _log_choose(total: NDArray[np.int64], chosen: int) -> NDArray[np.float64]:
-    return np.asarray(
-        special.gammaln(total + 1) - special.gammaln(chosen + 1) - special.gammaln(total - chosen + 1)
-    )
+def _log_choose(total: NDArray[Any], chosen: int) -> NDArray[np.float64]:
+    logs = special.gammaln(total + 1) - special.gammaln(chosen + 1) - special.gammaln(total - chosen + 1)
+    return np.asarray(logs, dtype=np.float64)

@@ -14,8 +14,8 @@ def row_weights(position_stride: ArrayLike, request_fraction: ArrayLike) -> NDAr
     """Return how many positions of the traffic one captured row stands for: stride / fraction.
 
     One pair per sampling_id; NaN where a fraction is 0, since such rules capture nothing. Rows lost to a
-    budget have no weight: nothing makes up for them, their requests are marked incomplete. The view `sampling`
-    of queries/views.sql computes the same.
+    budget have no weight: nothing makes up for them, and their requests are marked incomplete. The view
+    `sampling` of queries/views.sql computes the same.
 
     >>> row_weights([16, 1], [1.0, 0.25]).tolist()
     [16.0, 4.0]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CRC_BYTES: Final = 4
 _BLOSC_HEADER_BYTES: Final = 16
+_CRC_RESIDUE: Final = 0x48674BC7
+"""CRC32C of any message followed by its own CRC32C, little endian."""
 _BLOSC_LEVEL: Final = 5
 _BLOSC: Final = Blosc(cname="lz4", clevel=_BLOSC_LEVEL, shuffle=Blosc.BITSHUFFLE)
 
@@ -34,15 +36,20 @@ def encode_chunk(values: NDArray[Any]) -> bytes:
     return body + crc.to_bytes(CRC_BYTES, "little")
 
 
-def decode_chunk(content: bytes, spec: ArraySpec, num_rows: int) -> NDArray[Any]:
+def decode_chunk(
+    content: bytes, spec: ArraySpec, num_rows: int, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
     """Return one chunk as [num_rows, *spec.row_shape] in `spec.dtype`.
 
+    out: a contiguous array of that shape and dtype to unpack into, on a little-endian machine.
     Raises ValueError: the content is cut, its checksum does not fit, or it has another size.
     """
-    body = content[:-CRC_BYTES]
-    if len(body) < _BLOSC_HEADER_BYTES or google_crc32c.value(body) != chunk_crc(content):
+    # Over the whole content, so that it need not be copied: a sound one has this residue whatever it holds.
+    if len(content) < _BLOSC_HEADER_BYTES + CRC_BYTES or google_crc32c.value(content) != _CRC_RESIDUE:
         raise ValueError("the CRC32C of its content does not match the one it ends with")
-    values = np.empty((num_rows, *spec.row_shape), dtype=np.dtype(spec.dtype).newbyteorder("<"))
+    dtype = np.dtype(spec.dtype).newbyteorder("<")
+    values = np.empty((num_rows, *spec.row_shape), dtype=dtype) if out is None else out
+    body = memoryview(content)[:-CRC_BYTES]
     unpacked_bytes = int.from_bytes(body[4:8], "little")  # the blosc header's nbytes
     if unpacked_bytes != values.nbytes:
         raise ValueError(f"it unpacks to {unpacked_bytes:,} bytes, expected {values.nbytes:,}")

@@ -230,7 +230,7 @@ class ArraySpec(Record):
     """One array of a rank's store."""
 
     path: str
-    dtype: Literal["int32", "int64", "uint16", "float32"]
+    dtype: Literal["int32", "int64", "uint16", "uint32", "float32"]
     row_shape: tuple[int, ...] = ()
     """Shape of one row: () for row columns, (kv_head, head_dim) for tensors."""
     attributes: dict[str, Any]

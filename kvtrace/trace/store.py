@@ -63,12 +63,12 @@ class RankStore:
                 for tensor in ("k", "v"):
                     yield layer, tensor, specs[f"layers/{layer.index:02d}/{tensor}"]
 
-    def read_chunk(self, spec: ArraySpec, chunk: int) -> NDArray[Any]:
-        """Return one chunk as [rows_per_chunk, *row_shape].
+    def read_chunk(self, spec: ArraySpec, chunk: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return one chunk as [rows_per_chunk, *row_shape]; in `out` if that is given.
 
         Raises IntegrityError: its file is missing, cut, or differs from its checksum.
         """
-        return _read_chunk(self.path, spec, chunk, self.rank.rows_per_chunk)
+        return _read_chunk(self.path, spec, chunk, self.rank.rows_per_chunk, out)
 
     def check(self) -> None:
         """Check, without reading the tensors, that every committed chunk is there and is the one committed.
@@ -126,10 +126,12 @@ def _read_column(path: Path, spec: ArraySpec, rows_per_chunk: int, num_chunks: i
     return np.concatenate(chunks) if chunks else np.empty(0, dtype=spec.dtype)
 
 
-def _read_chunk(store: Path, spec: ArraySpec, chunk: int, rows_per_chunk: int) -> NDArray[Any]:
+def _read_chunk(
+    store: Path, spec: ArraySpec, chunk: int, rows_per_chunk: int, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
     path = chunk_path(store, spec, chunk)
     try:
-        return decode_chunk(path.read_bytes(), spec, rows_per_chunk)
+        return decode_chunk(path.read_bytes(), spec, rows_per_chunk, out)
     except FileNotFoundError as error:
         raise IntegrityError(f"{path}: is missing, though commit.json covers it. {COPY_AGAIN}") from error
     except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_engines import StoredTrace, connector, only_trace, run_offline
+from vllm_engines import Captured, connector, only_trace, run_offline
 from vllm_prompts import HOSTILE, ONE_BY_ONE, REPEATED, SALTED, TOGETHER
 
 ENGINE: dict[str, Any] = {
@@ -29,7 +29,7 @@ def model() -> Path:
 
 
 @pytest.fixture(scope="session")
-def captured(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredTrace, list[Any], Any]:
+def captured(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Captured:
     """Return a compiled BF16 engine's trace of every position, its rounds, and what it said of itself."""
     folder = tmp_path_factory.mktemp("captured")
     engine = {**ENGINE, "kv_transfer_config": connector(folder / "traces", position_stride=1)}

@@ -12,15 +12,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-    from vllm_engines import StoredTrace
+    from vllm_engines import Captured
 
 pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module")
-def squared_errors(
-    model: Path, captured: tuple[StoredTrace, list[Any], Any]
-) -> NDArray[np.float64]:
+def squared_errors(model: Path, captured: Captured) -> NDArray[np.float64]:
     """Return the squared distance from an fp32 forward, [layer, k or v, captured or a bf16 forward]."""
     import torch
     from transformers import AutoModelForCausalLM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,11 +17,9 @@ from kvtrace.trace.reader import open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vllm_engines import StoredTrace
+    from vllm_engines import Captured, StoredTrace
 
 pytestmark = pytest.mark.vllm
-
-Captured = "tuple[StoredTrace, list[Any], Any]"
 
 
 def key_of(trace: StoredTrace) -> bytes:

@@ -8,13 +8,13 @@ import pytest
 from vllm_prompts import ONE_BY_ONE
 
 if TYPE_CHECKING:
-    from vllm_engines import StoredTrace
+    from vllm_engines import Captured
 
 pytestmark = pytest.mark.vllm
 
 
 def test_outputs_at_temperature_zero_are_the_same_with_and_without_capture(
-    captured: tuple[StoredTrace, list[Any], Any], switched_off: Any
+    captured: Captured, switched_off: Any
 ) -> None:
     _, rounds, _ = captured
     assert len(switched_off["rounds"]) == len(ONE_BY_ONE) + 2
@@ -29,7 +29,7 @@ def test_without_the_flag_nothing_but_the_entry_point_is_loaded(switched_off: An
 
 
 def test_with_the_flag_every_layer_is_wrapped_and_one_writer_runs(
-    captured: tuple[StoredTrace, list[Any], Any],
+    captured: Captured,
 ) -> None:
     _, _, out = captured
     assert len(out["worker"]["wrapped"]) == 30

@@ -1,0 +1,81 @@
+"""`kvtrace scales`: what an artifact holds, what an engine makes of it, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
+from typing import Annotated
+
+import typer
+
+from kvtrace.commands.candidate_options import (  # noqa: TC001 -- Typer reads the annotations
+    ARTIFACT_FORMAT,
+    BACKEND,
+    TENSOR_PARALLEL,
+)
+from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+
+EXIT_ERRORS = 1
+
+
+def scales(
+    artifact: Annotated[Path, typer.Argument(help="A checkpoint or file of scales.", show_default=False)],
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Compare with this trace.", show_default=False)
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="vllm, sglang, tensorrt-llm, or numerics such as vllm-cpu. Default: the format's own.",
+            show_default=False,
+        ),
+    ] = None,
+    backend: BACKEND = None,
+    tp: TENSOR_PARALLEL = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", help="Are the weights those of this checkpoint?", show_default=False),
+    ] = None,
+    calibrated_at_length: Annotated[
+        int | None,
+        typer.Option(
+            "--calibrated-at-length", min=1, help="For artifacts that do not say.", show_default=False
+        ),
+    ] = None,
+    artifact_format: ARTIFACT_FORMAT = None,
+    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    as_json: JSON = False,
+    output: OUTPUT = None,
+    force: FORCE = False,
+) -> None:
+    """Audit a scale artifact: shipped, what the engine would use, what it used, what the trace needs.
+
+    Exit code 1 if a finding is an error, 0 if none is, 2 if nothing could be read.
+    """
+    from kvtrace.extras import require_extra
+
+    require_extra("analysis", "scales", "torch")
+    from kvtrace.errors import InputError, InvalidCandidateError
+    from kvtrace.scales import load_artifact
+    from kvtrace.scales.audit.report import scales_report
+    from kvtrace.scales.audit.text import report_text
+    from kvtrace.trace.reader import open_trace
+
+    try:
+        report = scales_report(
+            load_artifact(artifact, artifact_format),
+            open_trace(trace) if trace else None,
+            engine=engine,
+            backend=backend,
+            tp=tp,
+            against=against,
+            calibrated_at_length=calibrated_at_length,
+        )
+    except InvalidCandidateError as error:  # the command line asks for a setup that cannot be
+        raise InputError(str(error)) from error
+    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
+        deliver(report.model_dump_json(indent=2) + "\n", output, force=force)
+    else:
+        deliver(report_text(report), output, force=force)
+    if report.has_errors:
+        raise typer.Exit(EXIT_ERRORS)

@@ -1,0 +1,204 @@
+"""Check one candidate of a run against a policy, segment by segment; no aggregate hides one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvtrace.errors import InputError, NoValidCandidateError
+from kvtrace.gate.decide import EVENT_OF_LIMIT, decide_values, decide_vectors
+from kvtrace.gate.envelope import captured_outside, envelope_sentence, fired_triggers, untested_parts
+from kvtrace.gate.measure import measure
+from kvtrace.gate.outcome import CheckOutcome, PolicyReference, SegmentOutcome, Verdict
+from kvtrace.gate.segments import protected_segments
+from kvtrace.plain_text import plain
+from kvtrace.query import connect_with_views
+from kvtrace.stats import discoveries, exceedance_p_values
+from kvtrace.stats.discoveries import HYPOTHESIS, PROCEDURE
+from kvtrace.stats.fractions import METHOD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+    from numpy.typing import NDArray
+
+    from kvtrace.gate.measure import Measured
+    from kvtrace.gate.outcome import LimitOutcome
+    from kvtrace.gate.policy import Policy, PolicyFile
+    from kvtrace.gate.segments import ProtectedSegment
+    from kvtrace.runs.open import Run
+
+
+def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> CheckOutcome:
+    """Return what the policy says of `candidate` in every protected segment.
+
+    candidate: by name; None: the one that the engine used, else the only quantized one.
+    A segment is breached where one limit is, within where all limits are and its coverage is as large as
+    the policy asks, else there is not enough coverage. The whole is breached where one segment is, and
+    within only where every segment is. Raises InputError: no such candidate, or several and none named.
+    NoValidCandidateError: it is invalid.
+    """
+    connection = connect_with_views(run)
+    name, note, hypothetical = _chosen_candidate(connection, run, candidate)
+    policy = policy_file.policy
+    workloads = [row[0] for row in connection.execute("SELECT DISTINCT workload FROM requests").fetchall()]
+    segments = protected_segments(policy, workloads)
+    measured = measure(connection, name, segments)
+    q_values = _q_values(segments, measured, policy)
+    outcomes = tuple(
+        _segment_outcome(segment, one, found, policy)
+        for segment, one, found in zip(segments, measured, q_values, strict=True)
+    )
+    outside = captured_outside(connection)
+    return CheckOutcome(
+        run=str(run.path),
+        candidate=name,
+        candidate_note=note,
+        hypothetical=hypothetical,
+        policy=policy_reference(policy_file, run),
+        verdict=_overall([one.verdict for one in outcomes]),
+        envelope=envelope_sentence(name, policy, outcomes),
+        not_tested=untested_parts(outside, outcomes),
+        triggers=fired_triggers(run, policy.approved, outside, outcomes),
+        confidence=policy.confidence,
+        interval_method=METHOD,
+        multiple_testing=f"{HYPOTHESIS}; {PROCEDURE}, at {policy.false_discovery_rate:g}",
+        segments=outcomes,
+    )
+
+
+def policy_reference(policy_file: PolicyFile, run: Run) -> PolicyReference:
+    """Return which policy decides, and whether it is older than the run."""
+    made = datetime.fromtimestamp(run.record.created_at, UTC).date()
+    recorded = run.record.policy_sha256
+    return PolicyReference(
+        path=str(policy_file.path),
+        name=policy_file.policy.name,
+        date=policy_file.policy.date.isoformat(),
+        sha256=policy_file.sha256,
+        written_after_run=policy_file.policy.date > made,
+        recorded_in_run=None if recorded is None else recorded == policy_file.sha256,
+    )
+
+
+def _chosen_candidate(
+    connection: duckdb.DuckDBPyConnection, run: Run, candidate: str | None
+) -> tuple[str, str | None, bool]:
+    rows = connection.execute(
+        "SELECT candidate, kind, status, reason, note, hypothetical FROM candidates ORDER BY ordinal"
+    ).fetchall()
+    names = ", ".join(plain(row[0]) for row in rows)
+    if candidate is None:
+        quantized = [row for row in rows if row[2] == "valid" and row[1] != "bf16"]
+        chosen = [row for row in quantized if row[1] == "effective"] or quantized
+        if len(chosen) != 1:
+            raise InputError(f"{run.path}: holds {names}; say which to check with --candidate NAME")
+    else:
+        chosen = [row for row in rows if row[0] == candidate]
+        if not chosen:
+            raise InputError(f"{run.path}: no candidate is called {plain(candidate)!r}; it holds {names}")
+    name, _, status, reason, note, hypothetical = chosen[0]
+    if status != "valid":
+        raise NoValidCandidateError(f"{run.path}: candidate {plain(name)} is invalid: {plain(reason, 300)}")
+    return name, note, hypothetical
+
+
+def _q_values(
+    segments: Sequence[ProtectedSegment], measured: Sequence[Measured], policy: Policy
+) -> list[dict[str, NDArray[np.float64]]]:
+    """Return limit → q-value of each head, per segment, adjusted over every test of the check at once."""
+    p_values = [
+        (index, limit, exceedance_p_values(one.vectors.request_sums(EVENT_OF_LIMIT[limit]), bound))
+        for index, (segment, one) in enumerate(zip(segments, measured, strict=True))
+        for limit, bound in segment.limits.given().items()
+        if limit in EVENT_OF_LIMIT
+    ]
+    found: list[dict[str, NDArray[np.float64]]] = [{} for _ in segments]
+    if p_values:
+        pooled = np.concatenate([p for _, _, p in p_values])
+        q = discoveries(pooled, level=policy.false_discovery_rate).q_value
+        starts = np.cumsum([0, *(p.size for _, _, p in p_values)])
+        for (index, limit, p), start in zip(p_values, starts, strict=False):
+            found[index][limit] = q[start : start + p.size]
+    return found
+
+
+def _segment_outcome(
+    segment: ProtectedSegment, measured: Measured, q_values: dict[str, NDArray[np.float64]], policy: Policy
+) -> SegmentOutcome:
+    extent = measured.extent
+    limits = tuple(
+        decide_vectors(limit, bound, measured.vectors, q_values[limit], policy)
+        if limit in EVENT_OF_LIMIT
+        else decide_values(limit, bound, measured.values)
+        for limit, bound in segment.limits.given().items()
+    )
+    missing = _missing_coverage(segment, measured)
+    verdict = _segment_verdict(limits, missing)
+    nonfinite = measured.values.columns.get("num_nonfinite", np.zeros(0))
+    return SegmentOutcome(
+        name=segment.name,
+        workload=segment.workload,
+        phase=segment.phase,
+        positions=_inclusive(segment.positions),
+        prompt_tokens=_inclusive(segment.prompt_tokens),
+        output_tokens=_inclusive(segment.output_tokens),
+        seen_positions=extent.positions,
+        seen_prompt_tokens=extent.prompt_tokens,
+        seen_output_tokens=extent.output_tokens,
+        num_requests=extent.num_requests,
+        num_tokens=extent.num_tokens,
+        num_incomplete_requests=extent.num_incomplete,
+        min_requests=segment.coverage.requests,
+        min_tokens=segment.coverage.tokens,
+        num_nonfinite_values=int(nonfinite.sum()),
+        verdict=verdict,
+        reason=missing if verdict is Verdict.not_enough and missing else _reason(limits, verdict),
+        limits=limits,
+    )
+
+
+def _missing_coverage(segment: ProtectedSegment, measured: Measured) -> str | None:
+    extent, needed = measured.extent, segment.coverage
+    if extent.num_requests == 0:
+        return "no request of this segment was captured"
+    if extent.num_requests < needed.requests:
+        return f"{extent.num_requests:,} requests, the policy asks for {needed.requests:,}"
+    if extent.num_tokens < needed.tokens:
+        return f"{extent.num_tokens:,} captured tokens, the policy asks for {needed.tokens:,}"
+    # Ranks lose rows independently: a head can have fewer requests than the segment.
+    if absent := measured.num_quantized - len(measured.vectors):
+        return f"{absent:,} of {measured.num_quantized:,} heads have no captured row here"
+    fewest = int(measured.vectors.columns["num_requests"].min(initial=extent.num_requests))
+    if fewest < needed.requests:
+        return f"a head has rows of {fewest:,} requests alone, the policy asks for {needed.requests:,}"
+    return None
+
+
+def _segment_verdict(limits: Sequence[LimitOutcome], missing: str | None) -> Verdict:
+    """Return the verdict; on thin coverage only an interval can show a breach, an estimate cannot."""
+    told = [one for one in limits if one.has_interval or missing is None]
+    if any(one.verdict is Verdict.breached for one in told):
+        return Verdict.breached
+    if missing is not None or any(one.verdict is Verdict.not_enough for one in limits):
+        return Verdict.not_enough
+    return Verdict.within
+
+
+def _reason(limits: Sequence[LimitOutcome], verdict: Verdict) -> str | None:
+    return next((one.reason for one in limits if one.verdict is verdict and one.reason), None)
+
+
+def _inclusive(bounds: tuple[int, int] | None) -> tuple[int, int] | None:
+    return None if bounds is None else (bounds[0], bounds[1] - 1)
+
+
+def _overall(verdicts: Sequence[Verdict]) -> Verdict:
+    if Verdict.breached in verdicts:
+        return Verdict.breached
+    if not verdicts or Verdict.not_enough in verdicts:
+        return Verdict.not_enough
+    return Verdict.within

@@ -1,0 +1,136 @@
+"""The decision table for people: plain text on 80 columns, one block a candidate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.gate.check_text import decibel_or_percent, wrapped
+from kvtrace.gate.comparison import Decision
+from kvtrace.plain_text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.gate.comparison import Comparison, DecisionRow, Paired, TensorEvidence
+    from kvtrace.gate.outcome import HeadOutcome
+
+_CLIPPED: Final = "vectors_clipped_frac"
+_MOST_SHOWN: Final = 3
+"""Regressions per row and tensor; the JSON has up to ten."""
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return the decision table as text."""
+    return "\n".join(_lines(comparison)) + "\n"
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    yield from wrapped(f"kvtrace compare · {' · '.join(plain(run) for run in comparison.runs)}", first="")
+    policy = comparison.policy
+    if policy is None:
+        yield from wrapped("no policy: evidence without a decision (--policy policy.toml decides)")
+    else:
+        yield from wrapped(f"policy {plain(policy.name)} of {policy.date}, sha256 {policy.sha256[:16]}…")
+        if policy.written_after_run:
+            yield from wrapped("NOTE: the policy is dated after the run; limits belong before the results")
+    for repeated in comparison.same_rows:
+        yield from wrapped(f"left out as a repetition: {repeated}")
+    yield from ("", "DECISIONS")
+    for row in comparison.rows:
+        yield from _decision(row)
+    yield from ("", "HELD CONSTANT")
+    for field, value in comparison.held_constant.items():
+        yield from wrapped(
+            f"{field}: {'not recorded' if value is None else plain(value, 90)}", "      ", "  "
+        )
+    for field, values in comparison.allowed_different.items():
+        shown = " | ".join("not recorded" if value is None else plain(value) for value in values)
+        yield from wrapped(f"ALLOWED TO DIFFER: {field}: {shown}", "      ", "  ")
+    yield from ("", "EVIDENCE   shares of vectors with a clipped value; K and V apart")
+    for row in comparison.rows:
+        if row.decision is not Decision.invalid:
+            yield from _evidence(row)
+    yield ""
+    yield from wrapped(
+        f"{100 * comparison.confidence:g} % intervals by request: {comparison.interval_method}.", first=""
+    )
+
+
+def _decision(row: DecisionRow) -> Iterator[str]:
+    yield from wrapped(f"{row.role.value}: {plain(row.name)}: {row.decision.value.upper()}", "    ", "  ")
+    if row.reason:
+        yield from wrapped(plain(row.reason, 400), "      ")
+
+
+def _evidence(row: DecisionRow) -> Iterator[str]:
+    yield from wrapped(f"{plain(row.name)}: {row.setup}", "    ", "  ")
+    if row.note:
+        yield from wrapped(f"NOTE: {plain(row.note, 300)}", "    ")
+    if row.against:
+        yield from wrapped(
+            f"against {plain(row.against)}, changed {'; '.join(row.changed)}", "      ", "    "
+        )
+    for one in row.evidence:
+        yield from _tensor(one)
+    for pair in row.paired:
+        yield from _pair(pair, row.against or "")
+    if row.against and row.not_paired:
+        yield from wrapped(f"not paired: {row.not_paired}", "      ", "    ")
+
+
+def _tensor(one: TensorEvidence) -> Iterator[str]:
+    if one.num_heads_quantized == 0:
+        yield f"    {one.tensor.upper()}: not quantized, so nothing is clipped"
+        return
+    high = f" to {decibel_or_percent(_CLIPPED, one.high)}" if one.high is not None else " or more"
+    clipped = decibel_or_percent(_CLIPPED, one.vectors_clipped_frac)
+    yield from wrapped(
+        f"{one.tensor.upper()}: {clipped} clipped ({decibel_or_percent(_CLIPPED, one.low or 0.0)}{high}), "
+        f"{one.num_heads_clipped:,} of {one.num_heads:,} heads, "
+        f"{one.num_affected_requests:,} of {one.num_requests:,} requests",
+        "       ",
+        "    ",
+    )
+    if one.sqnr_db is not None and one.worst_sqnr_db is not None:
+        shares = ", ".join(
+            f"{what} {decibel_or_percent(_CLIPPED, value)}"
+            for what, value in (
+                ("values clipped", one.clipped_frac),
+                ("flushed", one.flushed_frac),
+                ("error from clipping", one.clip_error_frac),
+            )
+            if value is not None
+        )
+        yield from wrapped(
+            f"SQNR {one.sqnr_db:.1f} dB, worst head {one.worst_sqnr_db:.1f} dB; {shares}", "       "
+        )
+    if one.worst is not None:
+        yield from wrapped(f"worst {_head(one.worst)}", "       ")
+
+
+def _pair(pair: Paired, against: str) -> Iterator[str]:
+    yield from wrapped(
+        f"{pair.tensor.upper()} against {plain(against)}: {pair.verdict} "
+        f"({_signed(pair.difference)}, {_signed(pair.low)} to {_signed(pair.high)}; "
+        f"fewer in {pair.num_lower:,}, more in {pair.num_higher:,} of {pair.num_requests:,} requests; "
+        f"{pair.num_heads_better:,} heads better, {pair.num_heads_worse:,} worse)",
+        "       ",
+        "    ",
+    )
+    for head in pair.regressions[:_MOST_SHOWN]:
+        yield from wrapped(f"regression: {_head(head)} more", "         ", "       ")
+    if pair.num_heads_worse > _MOST_SHOWN:
+        yield f"       and {pair.num_heads_worse - _MOST_SHOWN:,} heads more"
+
+
+def _head(head: HeadOutcome) -> str:
+    low = decibel_or_percent(_CLIPPED, head.low or 0.0)
+    high = f" to {decibel_or_percent(_CLIPPED, head.high)}" if head.high is not None else " or more"
+    return (
+        f"layer {head.layer} head {head.kv_head} {head.tensor.upper()}: "
+        f"{decibel_or_percent(_CLIPPED, head.value)} ({low}{high})"
+    )
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.3g} %"

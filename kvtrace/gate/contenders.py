@@ -1,0 +1,188 @@
+"""The candidates of one or several runs: what each is, and which other it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.gate.comparison import Role
+from kvtrace.plain_text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+
+    from kvtrace.runs.open import Run
+
+_CANDIDATES: Final = """
+WITH by_layer AS (
+  SELECT candidate, layer, bool_and(scale IS NULL) AS is_left
+  FROM scales
+  GROUP BY candidate, layer
+), excluded AS (
+  SELECT candidate, list(layer ORDER BY layer) FILTER (is_left) AS layers
+  FROM by_layer
+  GROUP BY candidate
+  HAVING NOT bool_and(is_left)
+)
+SELECT candidate, kind, status, reason, note, hypothetical, engine, format, granularity,
+  artifact, artifact_sha256, coalesce(layers, []) AS layers
+FROM candidates LEFT JOIN excluded USING (candidate)
+ORDER BY ordinal
+"""
+_ORDER: Final = tuple(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One candidate of one run."""
+
+    run: Run
+    connection: duckdb.DuckDBPyConnection
+    candidate: str
+    kind: str
+    status: str
+    reason: str | None
+    note: str | None
+    hypothetical: bool
+    engine: str | None
+    format: str | None
+    granularity: str | None
+    artifact: str | None
+    artifact_sha256: str | None
+    excluded_layers: tuple[int, ...]
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the engine can run it."""
+        return self.status == "valid"
+
+    @property
+    def role(self) -> Role:
+        """Return what it stands for in the decision."""
+        if not self.is_valid:
+            return Role.unsupported
+        if self.kind == "bf16":
+            return Role.baseline
+        if self.excluded_layers:
+            return Role.layers_excluded
+        return {"unit": Role.default_scales, "effective": Role.as_served}.get(self.kind, Role.calibrated)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Return what makes it this candidate, by name; two with equal facts are the same one."""
+        if self.kind == "bf16":
+            return {"precision": "bf16"}
+        source = self.artifact_sha256[:16] if self.artifact_sha256 else self.artifact or ""
+        layers = ", ".join(map(str, self.excluded_layers)) or "none"
+        return {
+            "precision": self.format or "unknown",
+            "numerics": self.engine or "unknown",
+            "granularity": self.granularity or "unknown",
+            "scales": f"{self.kind} {source}".strip(),
+            "layers left out": layers,
+        }
+
+    @property
+    def setup(self) -> str:
+        """Return the facts in words."""
+        if self.kind == "bf16":
+            return "not quantized"
+        grain = {"attn_head": "per head", "tensor": "per tensor"}.get(
+            self.granularity or "", "granularity unknown"
+        )
+        digest = f", sha256 {self.artifact_sha256[:12]}" if self.artifact_sha256 else ""
+        scales = {"unit": "scales 1.0", "effective": "the scales that the engine used"}.get(
+            self.kind, f"scales of {plain(self.artifact or self.candidate, 80)}{digest}"
+        )
+        layers = f", layers {self.facts['layers left out']} in BF16" if self.excluded_layers else ""
+        return f"{self.format}, {self.engine} numerics, {grain}, {scales}{layers}"
+
+
+def contenders(
+    runs: Sequence[tuple[Run, duckdb.DuckDBPyConnection]], *, same_conditions: bool
+) -> tuple[dict[str, Contender], tuple[str, ...]]:
+    """Return name → candidate in the order of the decision table, and what was left out as a repetition.
+
+    same_conditions: whether the runs differ in nothing but candidates; equal ones then give equal numbers,
+    and one stays. A name that several runs use is preceded by its run's.
+    """
+    found = [
+        _contender(run, connection, row)
+        for run, connection in runs
+        for row in connection.execute(_CANDIDATES).fetchall()
+    ]
+    kept: list[Contender] = []
+    repeated = []
+    for one in found:
+        twin = next((other for other in kept if same_conditions and _is_same(one, other)), None)
+        if twin is None:
+            kept.append(one)
+        else:
+            repeated.append(f"{plain(one.candidate)} of {one.run.path} is {plain(twin.candidate)}")
+    kept.sort(key=lambda one: _ORDER.index(one.role))
+    names = [one.candidate for one in kept]
+    return {
+        one.candidate if names.count(one.candidate) == 1 else f"{one.run.path.name}:{one.candidate}": one
+        for one in kept
+    }, tuple(repeated)
+
+
+def rival(name: str, table: dict[str, Contender]) -> str | None:
+    """Return the row that `name` is compared with: the one that differs in the least, the simpler one.
+
+    Layers left out: the same scales without that. Calibrated or as served: the default scales. Else BF16.
+    """
+    one = table[name]
+    if not one.is_valid or one.role is Role.baseline:
+        return None
+    others = {other: found for other, found in table.items() if other != name and found.is_valid}
+
+    def first(role: Role) -> str | None:
+        return next((other for other, found in others.items() if found.role is role), None)
+
+    if one.role is Role.layers_excluded:
+        whole = one.facts | {"layers left out": "none"}
+        same_scales = next((other for other, found in others.items() if found.facts == whole), None)
+        if same_scales is not None:
+            return same_scales
+    if one.kind != "unit" and (default := first(Role.default_scales)):
+        return default
+    return first(Role.baseline)
+
+
+def changed_facts(one: Contender, other: Contender) -> tuple[str, ...]:
+    """Return what differs from `other`, in words; against BF16 it is the whole quantization."""
+    if other.kind == "bf16":
+        return ("quantized at all",)
+    return tuple(
+        f"{what}: {value} instead of {other.facts.get(what, 'none')}"
+        for what, value in one.facts.items()
+        if value != other.facts.get(what)
+    )
+
+
+def _contender(run: Run, connection: duckdb.DuckDBPyConnection, row: tuple[Any, ...]) -> Contender:
+    candidate, kind, status, reason, note, hypothetical, *applied, layers = row
+    engine, fp8_format, granularity, artifact, artifact_sha256 = applied
+    return Contender(
+        run=run,
+        connection=connection,
+        candidate=candidate,
+        kind=kind,
+        status=status,
+        reason=reason,
+        note=note,
+        hypothetical=hypothetical,
+        engine=engine,
+        format=fp8_format,
+        granularity=granularity,
+        artifact=artifact,
+        artifact_sha256=artifact_sha256,
+        excluded_layers=tuple(layers),
+    )
+
+
+def _is_same(one: Contender, other: Contender) -> bool:
+    return one.run is not other.run and one.is_valid and other.is_valid and one.facts == other.facts

@@ -1,0 +1,185 @@
+"""The numbers of a decision table: K and V apart, intervals clustered by request, pairs by request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kvtrace.gate.comparison import Paired, TensorEvidence
+from kvtrace.gate.outcome import HeadOutcome
+from kvtrace.stats import fraction_intervals, paired_difference, request_sums
+
+if TYPE_CHECKING:
+    import duckdb
+    from numpy.typing import NDArray
+
+    from kvtrace.gate.request_counts import RequestCounts
+
+TENSORS: Final = ("k", "v")
+_MOST_LISTED: Final = 10
+
+_VALUES: Final = """
+WITH by_head AS (
+  SELECT tensor, layer, kv_head, sum(weight * num_values) AS n, sum(weight * num_clipped) AS clipped,
+    sum(weight * num_flushed) AS flushed, sum(weight * sum_sq_signal) AS signal,
+    sum(weight * sum_sq_error) AS error, sum(weight * sum_sq_clip_error) AS clip_error
+  FROM cells JOIN sampling USING (source, sampling_id)
+  WHERE candidate = $candidate
+  GROUP BY tensor, layer, kv_head
+)
+SELECT tensor, sum(clipped) / nullif(sum(n), 0) AS clipped_frac,
+  sum(flushed) / nullif(sum(n), 0) AS flushed_frac,
+  sum(clip_error) / nullif(sum(error), 0) AS clip_error_frac, sqnr_db(sum(signal), sum(error)) AS sqnr_db,
+  min(sqnr_db(signal, error)) AS worst_sqnr_db
+FROM by_head
+GROUP BY tensor
+"""
+_VALUE_COLUMNS: Final = ("clipped_frac", "flushed_frac", "clip_error_frac", "sqnr_db", "worst_sqnr_db")
+
+_LARGEST_CODES: Final = """
+SELECT source, layer, kv_head, tensor,
+  CASE WHEN scale IS NULL THEN 32768 ELSE max_unclipped_code END AS code
+FROM scales
+WHERE candidate = $candidate
+"""
+
+
+def tensor_evidence(
+    connection: duckdb.DuckDBPyConnection, candidate: str, counts: RequestCounts, confidence: float
+) -> tuple[TensorEvidence, ...]:
+    """Return K and V of one valid candidate, over all heads and requests of its run."""
+    values = {
+        row[0]: dict(zip(_VALUE_COLUMNS, row[1:], strict=True))
+        for row in connection.execute(_VALUES, {"candidate": candidate}).fetchall()
+    }
+    return tuple(
+        _one_tensor(tensor, counts, confidence, values.get(tensor, {}))
+        for tensor in TENSORS
+        if counts.of_tensor(tensor).any()
+    )
+
+
+def paired_evidence(
+    counts: RequestCounts, rival: RequestCounts, *, nested: dict[str, bool], confidence: float
+) -> tuple[Paired, ...]:
+    """Return the difference of clipped vectors against `rival`, which must hold the same vectors.
+
+    nested: tensor → whether one of the two covers, in every head, all that the other does.
+    """
+    return tuple(
+        _one_pair(tensor, counts, rival, nested=nested[tensor], confidence=confidence)
+        for tensor in TENSORS
+        if counts.of_tensor(tensor).any()
+    )
+
+
+def nested_tensors(
+    one: tuple[duckdb.DuckDBPyConnection, str], other: tuple[duckdb.DuckDBPyConnection, str]
+) -> dict[str, bool]:
+    """Return tensor → whether one candidate's ranges hold the other's in every head and trace."""
+    codes, other_codes = _largest_codes(*one), _largest_codes(*other)
+    found = {}
+    for tensor in TENSORS:
+        gaps = [
+            code - other_codes[key] for key, code in codes.items() if key[3] == tensor and key in other_codes
+        ]
+        found[tensor] = all(gap >= 0 for gap in gaps) or all(gap <= 0 for gap in gaps)
+    return found
+
+
+def _one_tensor(
+    tensor: str, counts: RequestCounts, confidence: float, values: dict[str, float | None]
+) -> TensorEvidence:
+    pooled = fraction_intervals(request_sums(*counts.pooled(tensor)), confidence=confidence)
+    chosen = np.flatnonzero(counts.of_tensor(tensor))
+    clipped = counts.events[chosen].sum(axis=1) > 0
+    num_quantized = int(counts.is_quantized[chosen].sum())
+    # Nothing of an unquantized head can be clipped: that is known, not estimated.
+    high = 0.0 if num_quantized == 0 else None if pooled.too_few_requests else float(pooled.high)
+    return TensorEvidence(
+        tensor=tensor,
+        vectors_clipped_frac=float(pooled.fraction),
+        low=float(pooled.low),
+        high=high,
+        num_requests=int(pooled.num_requests),
+        num_affected_requests=int(pooled.num_affected),
+        num_heads=chosen.size,
+        num_heads_quantized=num_quantized,
+        num_heads_clipped=int(clipped.sum()),
+        worst=_worst_head(counts, chosen, confidence),
+        clipped_frac=values.get("clipped_frac"),
+        flushed_frac=values.get("flushed_frac"),
+        clip_error_frac=values.get("clip_error_frac"),
+        sqnr_db=values.get("sqnr_db"),
+        worst_sqnr_db=values.get("worst_sqnr_db"),
+    )
+
+
+def _worst_head(counts: RequestCounts, chosen: NDArray[Any], confidence: float) -> HeadOutcome | None:
+    if not counts.events[chosen].any():
+        return None
+    found = fraction_intervals(
+        request_sums(counts.events[chosen], counts.trials[chosen]), confidence=confidence
+    )
+    place = int(np.nanargmax(found.fraction))
+    return _head(counts, int(chosen[place]), found, place)
+
+
+def _one_pair(
+    tensor: str, counts: RequestCounts, rival: RequestCounts, *, nested: bool, confidence: float
+) -> Paired:
+    events, trials = counts.pooled(tensor)
+    found = paired_difference(events, rival.pooled(tensor)[0], trials, nested=nested, confidence=confidence)
+    chosen = np.flatnonzero(counts.of_tensor(tensor))
+    more = counts.events[chosen] - rival.events[chosen]
+    total = more.sum(axis=1)
+    return Paired(
+        tensor=tensor,
+        difference=found.difference,
+        low=found.low,
+        high=found.high,
+        verdict=found.verdict,
+        num_requests=found.num_requests,
+        num_lower=found.num_lower,
+        num_higher=found.num_higher,
+        num_heads_better=int((total < 0).sum()),
+        num_heads_worse=int((total > 0).sum()),
+        regressions=_regressions(counts, chosen, np.maximum(more, 0.0), total, confidence),
+    )
+
+
+def _regressions(
+    counts: RequestCounts,
+    chosen: NDArray[Any],
+    more: NDArray[np.float64],
+    total: NDArray[np.float64],
+    confidence: float,
+) -> tuple[HeadOutcome, ...]:
+    """Return the heads that clip more; of one head one candidate covers the other, so `more` is a count."""
+    found = fraction_intervals(request_sums(more, counts.trials[chosen]), confidence=confidence)
+    worst_first = np.argsort(-found.fraction, kind="stable")[:_MOST_LISTED]
+    return tuple(
+        _head(counts, int(chosen[place]), found, int(place)) for place in worst_first if total[place] > 0
+    )
+
+
+def _head(counts: RequestCounts, entry: int, found: Any, place: int) -> HeadOutcome:
+    layer, kv_head, tensor = counts.heads[entry]
+    return HeadOutcome(
+        layer=layer,
+        kv_head=kv_head,
+        tensor=tensor,
+        value=float(found.fraction[place]),
+        low=float(found.low[place]),
+        high=None if found.too_few_requests[place] else float(found.high[place]),
+        num_requests=int(found.num_requests[place]),
+        num_affected_requests=int(found.num_affected[place]),
+    )
+
+
+def _largest_codes(
+    connection: duckdb.DuckDBPyConnection, candidate: str
+) -> dict[tuple[str, int, int, str], int]:
+    rows = connection.execute(_LARGEST_CODES, {"candidate": candidate}).fetchall()
+    return {(source, layer, kv_head, tensor): code for source, layer, kv_head, tensor, code in rows}

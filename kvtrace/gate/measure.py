@@ -1,0 +1,206 @@
+"""What a run holds of each protected segment: coverage, and the sums of every head, in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kvtrace.stats import RequestSums
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+    from numpy.typing import NDArray
+
+    from kvtrace.gate.segments import ProtectedSegment
+
+_SEGMENT_ROWS: Final = """
+CREATE OR REPLACE TEMP TABLE gate_rows AS
+SELECT segment, source, "row", request, weight, position, prompt_tokens,
+  output_tokens, num_dropped
+FROM rows
+  JOIN sampling USING (source, sampling_id)
+  JOIN requests USING (source, request)
+  JOIN gate_segments AS s ON requests.workload = s.workload
+    AND rows.phase = coalesce(s.phase, rows.phase)
+    AND position >= s.position_from AND position < s.position_to
+    AND prompt_tokens >= s.prompt_from AND prompt_tokens < s.prompt_to
+    AND output_tokens >= s.output_from AND output_tokens < s.output_to
+"""
+
+_COVERAGE: Final = """
+SELECT segment, count(DISTINCT (source, request)) AS num_requests, count(*) AS num_tokens,
+  count(DISTINCT (source, request)) FILTER (num_dropped > 0) AS num_incomplete,
+  min(position), max(position), min(prompt_tokens), max(prompt_tokens), min(output_tokens), max(output_tokens)
+FROM gate_rows
+GROUP BY segment
+"""
+
+_VECTOR_SUMS: Final = """
+WITH per_request AS (
+  SELECT segment, layer, kv_head, tensor, source, request, sum(weight) AS n,
+    coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code), 0) AS clipped,
+    coalesce(sum(weight) FILTER (absmax_code > max_in_range_code), 0) AS outside
+  FROM vectors
+    JOIN gate_rows USING (source, "row")
+    JOIN scales USING (source, layer, kv_head, tensor)
+  WHERE candidate = $candidate AND scale IS NOT NULL
+  GROUP BY ALL
+)
+SELECT segment, layer, kv_head, tensor, count(*) AS num_requests,
+  sum(n) AS n, sum(n * n) AS nn,
+  count(*) FILTER (clipped > 0) AS clipped_k, sum(clipped) AS clipped_x,
+  sum(clipped * clipped) AS clipped_xx, sum(clipped * n) AS clipped_xn, max(clipped / n) AS clipped_max,
+  count(*) FILTER (outside > 0) AS outside_k, sum(outside) AS outside_x,
+  sum(outside * outside) AS outside_xx, sum(outside * n) AS outside_xn, max(outside / n) AS outside_max
+FROM per_request
+GROUP BY segment, layer, kv_head, tensor
+ORDER BY segment, layer, kv_head, tensor
+"""
+
+_VALUE_SUMS: Final = """
+SELECT segment, layer, kv_head, tensor,
+  sum(weight * num_values) AS num_values, sum(weight * num_out_of_range) AS num_out_of_range,
+  sum(weight * num_clipped) AS num_clipped, sum(num_nonfinite) AS num_nonfinite,
+  sum(weight * sum_sq_signal) AS sum_sq_signal, sum(weight * sum_sq_error) AS sum_sq_error,
+  sum(weight * sum_sq_clip_error) AS sum_sq_clip_error
+FROM cells
+  JOIN sampling USING (source, sampling_id)
+  JOIN scales USING (source, candidate, layer, kv_head, tensor)
+  JOIN gate_segments AS s ON cells.workload = s.workload AND s.whole_octaves
+    AND cells.phase = coalesce(s.phase, cells.phase)
+    AND octave_from(position_octave) >= s.position_from AND octave_to(position_octave) < s.position_to
+WHERE candidate = $candidate AND scale IS NOT NULL
+GROUP BY segment, layer, kv_head, tensor
+ORDER BY segment, layer, kv_head, tensor
+"""
+
+_QUANTIZED_HEADS: Final = """
+SELECT segment, count(DISTINCT (layer, kv_head, tensor))
+FROM scales JOIN (SELECT DISTINCT segment, source FROM gate_rows) AS seen USING (source)
+WHERE candidate = $candidate AND scale IS NOT NULL
+GROUP BY segment
+"""
+
+_ANY: Final = (0, 2**62)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a segment was captured. Ranges are inclusive."""
+
+    num_requests: int = 0
+    num_tokens: int = 0
+    num_incomplete: int = 0
+    """Requests that lost rows to a budget or a fault."""
+    positions: tuple[int, int] | None = None
+    prompt_tokens: tuple[int, int] | None = None
+    output_tokens: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTable:
+    """Columns of sums, one entry per quantized (layer, kv_head, tensor) of a segment."""
+
+    columns: dict[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.columns["layer"])
+
+    def head(self, entry: int) -> tuple[int, int, str]:
+        """Return layer, KV head and tensor of one entry."""
+        return (
+            int(self.columns["layer"][entry]),
+            int(self.columns["kv_head"][entry]),
+            str(self.columns["tensor"][entry]),
+        )
+
+    def request_sums(self, what: str) -> RequestSums:
+        """Return the sums of `clipped` or `outside` (out of range) vectors."""
+        column = self.columns
+        return RequestSums(
+            num_requests=column["num_requests"],
+            num_affected=column[f"{what}_k"],
+            sum_trials=column["n"],
+            sum_trials_sq=column["nn"],
+            sum_events=column[f"{what}_x"],
+            sum_events_sq=column[f"{what}_xx"],
+            sum_events_trials=column[f"{what}_xn"],
+            max_request_frac=column[f"{what}_max"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One protected segment as the run holds it."""
+
+    extent: Extent
+    num_quantized: int
+    """Heads with a scale, K and V apart; more than `vectors` holds where rows of a rank are missing."""
+    vectors: HeadTable
+    values: HeadTable
+
+
+def measure(
+    connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
+) -> list[Measured]:
+    """Return coverage and sums of each segment under `candidate`, in order.
+
+    connection: to the run, with the views of queries/views.sql. Heads that the candidate leaves unquantized
+    are left out: nothing of theirs can leave a range. Sums are weighted by what the rows were sampled from.
+    """
+    _create_segments(connection, segments)
+    connection.execute(_SEGMENT_ROWS)
+    extents = {row[0]: _extent(row[1:]) for row in connection.execute(_COVERAGE).fetchall()}
+    quantized = dict(connection.execute(_QUANTIZED_HEADS, {"candidate": candidate}).fetchall())
+    vectors = _tables(connection, _VECTOR_SUMS, candidate, len(segments))
+    values = _tables(connection, _VALUE_SUMS, candidate, len(segments))
+    return [
+        Measured(extents.get(index, Extent()), quantized.get(index, 0), vectors[index], values[index])
+        for index in range(len(segments))
+    ]
+
+
+def _create_segments(connection: duckdb.DuckDBPyConnection, segments: Sequence[ProtectedSegment]) -> None:
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE gate_segments (segment INTEGER, workload VARCHAR, phase VARCHAR, "
+        "position_from BIGINT, position_to BIGINT, prompt_from BIGINT, prompt_to BIGINT, "
+        "output_from BIGINT, output_to BIGINT, whole_octaves BOOLEAN)"
+    )
+    rows = [
+        (
+            index,
+            one.workload,
+            one.phase,
+            *(one.positions or _ANY),
+            *(one.prompt_tokens or _ANY),
+            *(one.output_tokens or _ANY),
+            one.prompt_tokens is None and one.output_tokens is None,
+        )
+        for index, one in enumerate(segments)
+    ]
+    if rows:
+        connection.executemany("INSERT INTO gate_segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+
+def _extent(row: Sequence[int]) -> Extent:
+    requests, tokens, incomplete, *bounds = row
+    return Extent(
+        requests, tokens, incomplete, (bounds[0], bounds[1]), (bounds[2], bounds[3]), (bounds[4], bounds[5])
+    )
+
+
+def _tables(
+    connection: duckdb.DuckDBPyConnection, sql: str, candidate: str, num_segments: int
+) -> list[HeadTable]:
+    columns = connection.execute(sql, {"candidate": candidate}).fetchnumpy()
+    arrays = {name: np.ma.filled(np.ma.asarray(values), 0) for name, values in columns.items()}
+    bounds = np.searchsorted(arrays["segment"], np.arange(num_segments + 1))
+    return [
+        HeadTable({name: values[start:stop] for name, values in arrays.items()})
+        for start, stop in pairwise(bounds)
+    ]

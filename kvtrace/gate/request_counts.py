@@ -1,0 +1,87 @@
+"""Clipped vectors of every head in every request under one candidate: what paired comparison needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import duckdb
+    from numpy.typing import NDArray
+
+Head = tuple[int, int, str]
+
+_COUNTS: Final = """
+SELECT layer, kv_head, tensor, source, request, sum(weight) AS n, bool_or(scale IS NOT NULL) AS is_quantized,
+  coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code AND scale IS NOT NULL), 0) AS x
+FROM vectors
+  JOIN rows USING (source, "row")
+  JOIN sampling USING (source, sampling_id)
+  JOIN scales USING (source, layer, kv_head, tensor)
+WHERE candidate = $candidate
+GROUP BY layer, kv_head, tensor, source, request
+ORDER BY layer, kv_head, tensor, source, request
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """Weighted counts per head and request; a head without rows of a request has 0 vectors there."""
+
+    heads: tuple[Head, ...]
+    """(layer, kv_head, tensor)."""
+    requests: tuple[tuple[str, int], ...]
+    """(source, request)."""
+    trials: NDArray[np.float64]
+    """[heads, requests], vectors."""
+    events: NDArray[np.float64]
+    """[heads, requests], clipped vectors; 0 where the head is not quantized."""
+    is_quantized: NDArray[np.bool_]
+    """[heads], in some trace."""
+
+    def of_tensor(self, tensor: str) -> NDArray[np.bool_]:
+        """Return which heads are of `k` or `v`."""
+        return np.array([head[2] == tensor for head in self.heads], dtype=bool)
+
+    def pooled(self, tensor: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return events and trials per request, over all heads of `k` or `v`."""
+        chosen = self.of_tensor(tensor)
+        return self.events[chosen].sum(axis=0), self.trials[chosen].sum(axis=0)
+
+    def pairs_with(self, other: RequestCounts) -> bool:
+        """Return whether both hold the same vectors of the same requests."""
+        return (
+            self.heads == other.heads
+            and self.requests == other.requests
+            and bool(np.array_equal(self.trials, other.trials))
+        )
+
+
+def request_counts(connection: duckdb.DuckDBPyConnection, candidate: str) -> RequestCounts:
+    """Return the counts of one valid candidate; connection: with the views of queries/views.sql."""
+    columns: dict[str, Any] = connection.execute(_COUNTS, {"candidate": candidate}).fetchnumpy()
+    heads, head_index = _numbered(columns["layer"], columns["kv_head"], columns["tensor"])
+    requests, request_index = _numbered(columns["source"], columns["request"])
+    trials = np.zeros((len(heads), len(requests)))
+    events = np.zeros_like(trials)
+    trials[head_index, request_index] = columns["n"]
+    events[head_index, request_index] = columns["x"]
+    is_quantized = np.zeros(len(heads), dtype=bool)
+    np.logical_or.at(is_quantized, head_index, columns["is_quantized"])
+    return RequestCounts(
+        heads=tuple((int(layer), int(head), str(tensor)) for layer, head, tensor in heads),
+        requests=tuple((str(source), int(request)) for source, request in requests),
+        trials=trials,
+        events=events,
+        is_quantized=is_quantized,
+    )
+
+
+def _numbered(*columns: NDArray[Any]) -> tuple[list[tuple[Any, ...]], NDArray[np.int64]]:
+    """Return the distinct keys, sorted, and each row's place among them."""
+    keys = list(zip(*(column.tolist() for column in columns), strict=True))
+    distinct = sorted(set(keys))
+    place = {key: index for index, key in enumerate(distinct)}
+    return distinct, np.fromiter((place[key] for key in keys), dtype=np.int64, count=len(keys))

@@ -1,0 +1,175 @@
+"""Profile a trace: one streaming pass over its tensors, several layers at a time.
+
+Each worker reads, unpacks and counts one layer's K or V; blosc, file reads and the kernel release the GIL, so
+reading and counting overlap. A layer that exceeds a worker's share of the memory is counted in parts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kvtrace.numerics.limits import MAX_FINITE_CODE
+from kvtrace.profile import gpu_kernel
+from kvtrace.profile.counts import PartialCounts, TensorProfile, add_counts
+from kvtrace.trace.ownership import HeadOwners
+from kvtrace.trace.profile_format import ABSENT, HAS_NONFINITE, NO_FINITE_VALUE, TensorRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import torch
+    from numpy.typing import NDArray
+
+    from kvtrace.trace.cells import Cells
+    from kvtrace.trace.reader import BlockRef, Trace
+
+    Progress = Callable[[int, int], None]
+
+DEFAULT_MEMORY_BYTES: Final = 256 << 20
+"""For unpacked tensors, over all workers."""
+_scratch: Final = threading.local()
+
+
+def profile_tensors(
+    trace: Trace,
+    cells: Cells,
+    device: torch.device,
+    *,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> Iterator[TensorProfile]:
+    """Yield the profile of every layer, K and V, as they get ready. bf16 and fp16 layers only.
+
+    Raises IntegrityError: a chunk is missing, cut or damaged.
+    """
+    refs_of_tensor: dict[tuple[int, str], list[BlockRef]] = defaultdict(list)
+    for ref in trace.block_refs():
+        refs_of_tensor[ref.layer.index, ref.tensor].append(ref)
+    workers = min(len(refs_of_tensor), (os.cpu_count() or 1) + 1)
+    owners, share, done = HeadOwners(trace), memory_bytes // workers, 0
+    with ThreadPoolExecutor(workers, thread_name_prefix="kvtrace-profile") as pool:
+        pending = [
+            pool.submit(_profile_tensor, trace, cells, owners, refs, device, share)
+            for refs in refs_of_tensor.values()
+        ]
+        try:
+            for future in as_completed(pending):
+                pending.remove(future)
+                yield future.result()
+                done += 1
+                if progress:
+                    progress(done, len(refs_of_tensor))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _profile_tensor(
+    trace: Trace,
+    cells: Cells,
+    owners: HeadOwners,
+    refs: Sequence[BlockRef],
+    device: torch.device,
+    memory_bytes: int,
+) -> TensorProfile:
+    layer = trace.layers[refs[0].layer.index]
+    absmax = np.full((len(trace.tokens), len(layer.kv_heads)), ABSENT, np.uint16)
+    parts = []
+    for group in _groups(refs, memory_bytes):
+        kv_heads = group[0].layer.kv_heads
+        axes = owners.owned_axes(group[0].store, layer.index, kv_heads)
+        if not axes:
+            continue
+        places = [layer.kv_heads.index(kv_heads[axis]) for axis in axes]
+        values, token = _load(group)
+        if len(axes) < values.shape[1]:
+            values = np.ascontiguousarray(values[:, axes])
+        part, maxima = _count(values, token, cells, tuple(places), device)
+        parts.append(part)
+        counted = token >= 0
+        maxima = _flag_nonfinite(maxima, values, MAX_FINITE_CODE[layer.dtype])
+        absmax[token[counted][:, None], places] = maxima[counted]
+    code, count, start = add_counts(parts, len(layer.kv_heads), len(cells))
+    record = TensorRecord(
+        layer=layer.index,
+        tensor=refs[0].tensor,
+        kv_heads=layer.kv_heads,
+        head_dim=refs[0].spec.row_shape[1],
+        dtype=layer.dtype,
+        num_entries=len(code),
+    )
+    return TensorProfile(record, code, count, start, absmax)
+
+
+def _groups(refs: Sequence[BlockRef], memory_bytes: int) -> Iterator[list[BlockRef]]:
+    """Cut one tensor's chunks into runs of one rank that fit the memory, at least a chunk each."""
+    group: list[BlockRef] = []
+    for ref in refs:
+        chunk_bytes = 2 * ref.store.rank.rows_per_chunk * int(np.prod(ref.spec.row_shape))
+        full = (len(group) + 1) * chunk_bytes > memory_bytes
+        if group and (full or ref.store is not group[0].store):
+            yield group
+            group = []
+        group.append(ref)
+    if group:
+        yield group
+
+
+def _load(group: Sequence[BlockRef]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+    """Return the chunks end to end, [row, kv_head, head_dim], and each row's token; -1 where it has none."""
+    store, spec = group[0].store, group[0].spec
+    size = store.rank.rows_per_chunk
+    values = _scratch_array((len(group) * size, *spec.row_shape))
+    for number, ref in enumerate(group):
+        store.read_chunk(spec, ref.chunk, values[number * size : (number + 1) * size])
+    return values, np.concatenate([ref.token_of_row[store.rows_of_chunk(ref.chunk)] for ref in group])
+
+
+def _scratch_array(shape: tuple[int, ...]) -> NDArray[np.uint16]:
+    """Return this thread's array; the next call overwrites it. Fresh pages would cost more than counting."""
+    size = int(np.prod(shape))
+    if getattr(_scratch, "values", None) is None or len(_scratch.values) < size:
+        _scratch.values = np.empty(size, np.uint16)
+    array: NDArray[np.uint16] = _scratch.values[:size].reshape(shape)
+    return array
+
+
+def _count(
+    values: NDArray[np.uint16],
+    token: NDArray[np.int64],
+    cells: Cells,
+    places: tuple[int, ...],
+    device: torch.device,
+) -> tuple[PartialCounts, NDArray[np.uint16]]:
+    cell = np.where(token >= 0, cells.of_token[token], len(cells))
+    order = np.argsort(cell.astype(np.int16 if len(cells) < 1 << 15 else np.int32), kind="stable")
+    cell_start = np.searchsorted(cell[order], np.arange(len(cells) + 1))
+    order = order[: cell_start[-1]]
+    found: tuple[Any, ...]
+    if device.type == "cuda":
+        found = gpu_kernel.count_magnitudes(values, order, cell_start, device)
+    else:
+        # Imported where it is used: numba takes half a second, which a replay over a ready profile saves.
+        from kvtrace.profile import cpu_kernel
+
+        found = cpu_kernel.count_magnitudes(values, order, cell_start)
+    code, count, start, absmax = found
+    return PartialCounts(places, code, count, start), absmax
+
+
+def _flag_nonfinite(
+    absmax: NDArray[np.uint16], values: NDArray[np.uint16], max_finite: int
+) -> NDArray[np.uint16]:
+    """Replace the maxima of vectors that hold NaN or inf, which are few."""
+    row, head = np.nonzero(absmax > max_finite)
+    if len(row):
+        codes = values[row, head] & 0x7FFF
+        finite = codes <= max_finite
+        largest = np.where(finite, codes, 0).max(-1)
+        absmax[row, head] = np.where(finite.any(-1), largest, NO_FINITE_VALUE) | HAS_NONFINITE
+    return absmax

@@ -1,0 +1,176 @@
+"""Keep a profile in its trace: written whole or not at all, believed only for the trace it was made of."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kvtrace import __version__
+from kvtrace.errors import IntegrityError
+from kvtrace.profile.arrays import read_array, write_array, write_group
+from kvtrace.profile.counts import TensorProfile
+from kvtrace.trace.chunks import chunk_path
+from kvtrace.trace.format import seal, unseal
+from kvtrace.trace.profile_format import (
+    PROFILE_DIRECTORY,
+    PROFILE_FILE,
+    PROFILE_SCHEMA_VERSION,
+    CellRecord,
+    ProfileRecord,
+    TensorRecord,
+    chunk_specs,
+    tensor_specs,
+)
+from kvtrace.trace.strata import PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from kvtrace.trace.cells import Cells
+    from kvtrace.trace.reader import BlockRef, Trace
+
+_READ_AHEAD: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProfile:
+    """A complete profile on disk."""
+
+    path: Path
+    record: ProfileRecord
+
+    def tensors(self) -> Iterator[TensorProfile]:
+        """Yield every layer's K and V, by layer; the next ones are read meanwhile.
+
+        Raises IntegrityError: an array is missing or damaged.
+        """
+        records = sorted(self.record.tensors, key=lambda tensor: (tensor.layer, tensor.tensor))
+        with ThreadPoolExecutor(2, thread_name_prefix="kvtrace-read") as pool:
+            for first in range(0, len(records), _READ_AHEAD):
+                yield from pool.map(self._read, records[first : first + _READ_AHEAD])
+
+    def _read(self, record: TensorRecord) -> TensorProfile:
+        lengths = {
+            "code": record.num_entries,
+            "count": record.num_entries,
+            "start": len(record.kv_heads) * len(self.record.cells) + 1,
+            "absmax": self.record.num_tokens,
+        }
+        arrays = {
+            name: read_array(self.path, spec, lengths[name]) for name, spec in tensor_specs(record).items()
+        }
+        return TensorProfile(record, **arrays)
+
+
+def find_profile(trace: Trace) -> StoredProfile | None:
+    """Return the trace's profile; None where there is none, or it was made of another state of the trace.
+
+    The tensors are not reread: every chunk's presence, size and modification time is compared with those at
+    profiling, and only a chunk that differs is read and checked. A trace without any tensor chunk is valid:
+    the profile stands for it.
+    Raises IntegrityError: some chunks are missing, or one has changed and is damaged.
+    """
+    path = trace.path / PROFILE_DIRECTORY
+    try:
+        record = unseal((path / PROFILE_FILE).read_bytes(), ProfileRecord)
+    except (OSError, ValueError):
+        return None
+    if record.schema_version.split(".")[0] != PROFILE_SCHEMA_VERSION.split(".")[0]:
+        return None
+    if record.trace_sha256 != trace.digest:
+        return None
+    _check_chunks(trace, path, record)
+    return StoredProfile(path, record)
+
+
+def write_profile(trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], path: Path) -> StoredProfile:
+    """Write the profile to directory `path`, which it replaces; until it is complete, nothing is there.
+
+    tensors: every layer's K and V in any order, written as they come.
+    """
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
+    try:
+        sizes, mtimes = _chunk_stats(trace.block_refs())
+        records = []
+        for tensor in tensors:
+            _write_tensor(partial, tensor)
+            records.append(tensor.record)
+        write_group(partial, "chunks")
+        for spec, values in zip(chunk_specs(), (sizes, mtimes), strict=True):
+            write_array(partial, spec, values)
+        record = ProfileRecord(
+            trace_sha256=trace.digest,
+            kvtrace_version=__version__,
+            created_at=time.time(),
+            num_tokens=len(trace.tokens),
+            num_chunks=len(sizes),
+            cells=tuple(_cell_records(cells)),
+            tensors=tuple(records),
+        )
+        (partial / PROFILE_FILE).write_text(seal(record, indent=1) + "\n", encoding="utf-8")
+        if path.exists():
+            outdated = Path(tempfile.mkdtemp(prefix=f".{path.name}.outdated-", dir=path.parent))
+            path.rename(outdated / path.name)
+            shutil.rmtree(outdated, ignore_errors=True)
+        partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return StoredProfile(path, record)
+
+
+def _write_tensor(root: Path, tensor: TensorProfile) -> None:
+    specs = tensor_specs(tensor.record)
+    write_group(root, specs["code"].path.rpartition("/")[0])
+    for name, spec in specs.items():
+        write_array(root, spec, getattr(tensor, name))
+
+
+def _cell_records(cells: Cells) -> Iterator[CellRecord]:
+    for i, workload in enumerate(cells.workload):
+        yield CellRecord(
+            workload=workload,
+            phase="decode" if PHASES[cells.phase[i]] == "decode" else "prefill",
+            position_octave=int(cells.octave[i]),
+            sampling_id=int(cells.sampling_id[i]),
+        )
+
+
+def _check_chunks(trace: Trace, path: Path, record: ProfileRecord) -> None:
+    refs = trace.block_refs()
+    then = [read_array(path, spec, record.num_chunks) for spec in chunk_specs()]
+    now = _chunk_stats(refs)
+    missing = now[0] < 0
+    if missing.all():
+        return
+    changed = np.zeros(len(refs), bool)
+    for before, after in zip(then, now, strict=True):
+        changed |= before != after
+    for index in np.flatnonzero(changed):
+        refs[index].load()
+    if changed.any():
+        for store in trace.ranks:
+            store.check()
+
+
+def _chunk_stats(refs: list[BlockRef]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return size and modification time (ns) of every tensor chunk; -1 where it is missing."""
+    stats = np.full((2, len(refs)), -1, np.int64)
+    for index, ref in enumerate(refs):
+        try:
+            found = chunk_path(ref.store.path, ref.spec, ref.chunk).stat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise IntegrityError(f"{ref.store.path}: cannot be read ({error.strerror})") from error
+        stats[:, index] = found.st_size, found.st_mtime_ns
+    return stats[0], stats[1]

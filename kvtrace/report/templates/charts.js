@@ -1,0 +1,101 @@
+// Draws the charts: each once, then only its rows change, unless its spec, theme or width does.
+const charts = {
+  "heat-k": { spec: () => `heat:${state.measure}`, rows: () => rowsOf.heatMap(0), fit: heatHeight },
+  "heat-v": { spec: () => `heat:${state.measure}`, rows: () => rowsOf.heatMap(1), fit: heatHeight },
+  "position-range": { spec: () => "position:vectors_out_of_range", rows: () => rowsOf.byPosition("vectors_out_of_range", page.floors.position), height: 190 },
+  "position-clipped": { spec: () => "position:vectors_clipped", rows: () => rowsOf.byPosition("vectors_clipped", page.floors.position), height: 190 },
+  "position-sqnr": { spec: () => "position:sqnr_db", rows: () => rowsOf.byPosition("sqnr_db", null), height: 190 },
+  "range-curve": { spec: () => "rangeCurve", rows: () => rowsOf.rangeCurve(), height: 280 },
+  "before-after": { spec: () => `beforeAfter:${state.measure}`, rows: () => rowsOf.beforeAfter(), height: 340 },
+  "scales-k": { spec: () => "scales", rows: () => rowsOf.scales(0), height: 170 },
+  "scales-v": { spec: () => "scales", rows: () => rowsOf.scales(1), height: 170 },
+};
+page.workloads.forEach((_, workload) => {
+  charts[`bands-${workload}`] = { spec: () => "bands", rows: () => rowsOf.bands(workload), height: 170 };
+});
+
+function heatHeight(width) {
+  const layers = new Set(page.heads.map(([layer]) => layer)).size;
+  const kvHeads = new Set(page.heads.map(([, kvHead]) => kvHead)).size;
+  const cell = Math.max(14, Math.min(26, width / layers));
+  return { width: Math.max(width, layers * 9 + 60), height: kvHeads * cell };
+}
+
+async function drawAll() {
+  for (const key of Object.keys(charts)) {
+    await draw(key);
+    // Lets the browser paint and answer between two charts.
+    await new Promise((resolve) => setTimeout(resolve));
+  }
+  document.documentElement.dataset.drawn = "all";
+}
+
+async function draw(key) {
+  const chart = charts[key];
+  const place = document.getElementById(key);
+  if (!place || place.closest("[hidden]")) return;
+  if (chart.isDrawing) {
+    chart.isStale = true;
+    return;
+  }
+  chart.isDrawing = true;
+  do {
+    chart.isStale = false;
+    await drawOnce(chart, place);
+  } while (chart.isStale);
+  chart.isDrawing = false;
+  place.dataset.drawn = "yes";
+}
+
+async function drawOnce(chart, place) {
+  const size = chart.fit ? chart.fit(place.clientWidth) : { width: place.clientWidth, height: chart.height };
+  const key = [chart.spec(), shownTheme(), size.width].join(" ");
+  const rows = chart.rows();
+  if (chart.key === key) {
+    for (const name of Object.keys(rows)) chart.view.data(name, rows[name]);
+    await chart.view.runAsync();
+    return;
+  }
+  chart.view?.finalize();
+  const spec = { ...structuredClone(page.specs[chart.spec()]), ...size, autosize: { type: "fit", contains: "padding" } };
+  if (chart.fit) {
+    spec.autosize = { type: "fit-x", contains: "padding" };
+  }
+  spec.datasets = rows;
+  // `ast`: expressions are interpreted, since the page's security policy forbids making code from text.
+  const embedded = await vegaEmbed(place, spec, {
+    mode: "vega-lite",
+    ast: true,
+    renderer: "svg",
+    actions: false,
+    defaultStyle: false,
+    config: page.config[shownTheme()],
+    tooltip: showTip,
+  });
+  chart.view = embedded.view;
+  chart.key = key;
+  chart.view.addEventListener("click", (_, item) => {
+    if (item?.datum?.head !== undefined) choose(item.datum.head, item.datum.tensorIndex ?? item.datum.tensor);
+  });
+}
+
+function showTip(_, event, item) {
+  const box = document.getElementById("tip");
+  const tip = item?.datum?.tip;
+  box.hidden = !tip;
+  if (!tip) return;
+  box.replaceChildren(
+    ...tip.map(([name, value]) => {
+      const line = document.createElement("div");
+      const label = document.createElement("span");
+      const text = document.createElement("b");
+      label.textContent = name;
+      text.textContent = value;
+      line.append(label, text);
+      return line;
+    }),
+  );
+  const { width, height } = box.getBoundingClientRect();
+  box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
+  box.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - height - 8))}px`;
+}

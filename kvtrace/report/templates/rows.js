@@ -1,0 +1,221 @@
+// The rows of every chart for what is chosen. Each has `text` (for screen readers) and `tip` (name, value pairs).
+const rowsOf = {
+  heatMap(tensor) {
+    const cells = page.heads.map(([layer, kvHead], head) => {
+      const value = measured(state.measure, state.candidate, tensor, head);
+      const requests = requestsOf(head);
+      const few = isFew(requests) ? ", too few requests to tell" : "";
+      return {
+        head,
+        tensor,
+        layer,
+        kv_head: kvHead,
+        value: value > 0 ? value : null,
+        is_calm: !(value > 0),
+        is_few: isFew(requests),
+        text: `${headName(head, tensor)}: ${page.measures[state.measure]} ${showMeasure(value)}${few}`,
+        tip: headTip(head, tensor),
+      };
+    });
+    const { head, tensor: chosenTensor } = focus();
+    const [layer, kvHead] = page.heads[head];
+    return { cells, chosen: chosenTensor === tensor ? [{ layer, kv_head: kvHead }] : [] };
+  },
+
+  byPosition(name, floor) {
+    const isShare = name !== "sqnr_db";
+    const place = state.head === null ? page.heads.length : state.head;
+    const strata = [];
+    const tensors = state.head === null ? shownTensors() : [state.tensor];
+    for (const tensor of tensors) {
+      page.strata.forEach(([phase, from, order], stratum) => {
+        const position = page.positions[order];
+        const value = at(data.byPosition[name], state.candidate, tensor, place, stratum);
+        if (Number.isNaN(value)) return;
+        const requests = at(data.requests.by_position, place, stratum);
+        const low = isShare ? at(data.byPosition[`${name}_low`], state.candidate, tensor, place, stratum) : NaN;
+        const high = isShare ? at(data.byPosition[`${name}_high`], state.candidate, tensor, place, stratum) : NaN;
+        const few = isFew(requests);
+        const interval = few ? "too few requests to tell" : `${percent(low)} to ${percent(high)}`;
+        strata.push({
+          position: from,
+          order,
+          tensor: TENSORS[tensor],
+          phase,
+          series: `${TENSORS[tensor]} ${phase}`,
+          value: isShare ? Math.max(value, floor) : value,
+          shown_low: isShare && !few ? Math.max(low, floor) : null,
+          shown_high: isShare && !few ? Math.max(high, floor) : null,
+          text: `${TENSORS[tensor]}, ${phase}, positions ${position}: ${showMeasure(value, name)}`,
+          tip: [
+            [`${TENSORS[tensor]} ${phase}`, `positions ${position}`],
+            [isShare ? "share of tokens" : "SQNR", showMeasure(value, name)],
+            ...(isShare ? [["95 % interval", interval]] : []),
+            ["requests", requests.toLocaleString("en-US")],
+          ],
+        });
+      });
+    }
+    return { strata };
+  },
+
+  bands(workload) {
+    const { head, tensor } = focus();
+    const bands = [];
+    page.octaves.forEach(([from, order], octave) => {
+      const position = page.positions[order];
+      const [p50, p90, p99, max] = page.bandNames.map((name) => at(data.bands[name], tensor, head, workload, octave));
+      if (Number.isNaN(max) || max <= 0) return;
+      bands.push({
+        position: from,
+        order,
+        tensor: TENSORS[tensor],
+        p50,
+        p90,
+        p99,
+        max,
+        text: `positions ${position}: half below ${magnitude(p50)}, widest ${magnitude(max)}`,
+        tip: [
+          [headName(head, tensor), `positions ${position}`],
+          ["half of the tokens up to", magnitude(p50)],
+          ["90 % up to", magnitude(p90)],
+          ["99 % up to", magnitude(p99)],
+          ["widest", magnitude(max)],
+        ],
+      });
+    });
+    const covered = at(data.scales.covered_amax, state.candidate, tensor, head);
+    return { bands, covered: covered > 0 ? [{ amax: covered }] : [], extent: [bandExtent(head, tensor, covered)] };
+  },
+
+  rangeCurve() {
+    const { head, tensor } = focus();
+    const floor = page.floors.curve;
+    const widest = at(data.curve.amax, tensor, head);
+    const steps = data.curve.share.shape[2];
+    const curve = [];
+    for (let step = 0; step < steps && widest > 0; step++) {
+      const share = at(data.curve.share, tensor, head, step);
+      const amax = widest * 2 ** (-step / 4);
+      curve.push({ amax, value: Math.max(share, floor), tensor: TENSORS[tensor], text: percent(share) });
+    }
+    const marks = [];
+    const few = page.candidates.length <= 8;
+    page.candidates.forEach((candidate, c) => {
+      const amax = at(data.scales.covered_amax, c, tensor, head);
+      if (!(amax > 0)) return;
+      const shares = { "values clipped": "clipped_frac", "values flushed to 0": "flushed_frac" };
+      for (const [measure, name] of Object.entries(shares)) {
+        const value = at(data.byHead[name], c, tensor, head);
+        marks.push({
+          candidate: candidate.label,
+          is_current: c === state.candidate,
+          amax,
+          measure,
+          name_at: name === "clipped_frac" && (few || c === state.candidate) ? 0.6 * 4 ** -(few ? c : 0) : null,
+          value: Math.max(value, floor),
+          text: `${candidate.label} covers ${magnitude(amax)}: ${measure} ${percent(value)}`,
+          tip: [
+            ["candidate", candidate.label],
+            ["covers", magnitude(amax)],
+            [measure, percent(value)],
+          ],
+        });
+      }
+    });
+    return { curve, marks };
+  },
+
+  beforeAfter() {
+    const isShare = state.measure !== "sqnr_db";
+    const { floor, low, high } = page.floors.measures[state.measure];
+    const shown = (value) => (isShare ? Math.max(value, floor) : value);
+    const chosen = state.head === null ? null : state;
+    const heads = comparedHeads().map((one) => ({
+      ...one,
+      tensor: TENSORS[one.tensorIndex],
+      before: shown(one.from),
+      after: shown(one.to),
+      is_chosen: chosen !== null && chosen.head === one.head && chosen.tensor === one.tensorIndex,
+      text: `${headName(one.head, one.tensorIndex)}: ${showMeasure(one.from)} to ${showMeasure(one.to)}`,
+      tip: [
+        [headName(one.head, one.tensorIndex), one.is_worse ? "worse" : ""],
+        [`before: ${page.candidates[state.before].label}`, showMeasure(one.from)],
+        [`after: ${page.candidates[state.candidate].label}`, showMeasure(one.to)],
+      ],
+    }));
+    return { heads, diagonal: [{ at: low }, { at: high }] };
+  },
+
+  scales(tensor) {
+    const layers = [];
+    for (const row of page.audit) {
+      if (row.tensor !== TENSORS[tensor] || row.candidate !== state.candidate || row.source !== 0) continue;
+      const kinds = [
+        ["candidate", row.min_scale, row.max_scale],
+        ["in effect", row.min_effective_scale, row.max_effective_scale],
+        ["observed / MAX", row.optimal, row.optimal],
+      ];
+      for (const [kind, low, high] of kinds) {
+        if (!(low > 0)) continue;
+        const range = low === high ? magnitude(high) : `${magnitude(low)} to ${magnitude(high)}`;
+        layers.push({
+          layer: row.layer,
+          kind,
+          low,
+          high,
+          text: `layer ${row.layer}, ${kind}: ${range}`,
+          tip: [
+            ["layer", `${row.layer} ${row.tensor}`],
+            [kind, range],
+          ],
+        });
+      }
+    }
+    return { layers };
+  },
+};
+
+function headTip(head, tensor) {
+  const values = (name) => measured(name, state.candidate, tensor, head);
+  const covered = at(data.scales.covered_amax, state.candidate, tensor, head);
+  return [
+    [headName(head, tensor), state.workload < 0 ? "all workloads" : page.workloads[state.workload]],
+    ["clipped", percent(values("clipped_frac"))],
+    ["out of range", percent(values("out_of_range_frac"))],
+    ["tokens out of range", percent(values("vectors_out_of_range"))],
+    ["SQNR", `${decibel(values("sqnr_db"))} dB`],
+    ["largest / covered", `${magnitude(values("max_abs"))} / ${magnitude(covered)}`],
+    ["requests", requestsOf(head).toLocaleString("en-US")],
+  ];
+}
+
+function bandExtent(head, tensor, covered) {
+  let low = covered > 0 ? covered : Infinity;
+  let high = covered > 0 ? covered : 0;
+  page.workloads.forEach((_, workload) =>
+    page.octaves.forEach((__, octave) => {
+      const p50 = at(data.bands.absmax_p50, tensor, head, workload, octave);
+      const max = at(data.bands.absmax_max, tensor, head, workload, octave);
+      if (p50 > 0) low = Math.min(low, p50);
+      if (max > 0) high = Math.max(high, max);
+    }),
+  );
+  return { low: low * 0.9, high: high * 1.1 };
+}
+
+// Every head under both candidates, by the current measure.
+function comparedHeads() {
+  const least = state.measure === "sqnr_db" ? 0.05 : 0;
+  const compared = [];
+  for (const tensor of shownTensors()) {
+    for (let head = 0; head < page.heads.length; head++) {
+      const from = measured(state.measure, state.before, tensor, head);
+      const to = measured(state.measure, state.candidate, tensor, head);
+      if (Number.isNaN(from) || Number.isNaN(to)) continue;
+      const loss = badness(to) - badness(from);
+      compared.push({ head, tensorIndex: tensor, from, to, loss, is_worse: loss > least });
+    }
+  }
+  return compared;
+}

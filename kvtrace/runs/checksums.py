@@ -1,0 +1,47 @@
+"""CRC32C of a run's tables: a changed byte must not become a changed number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import google_crc32c
+
+from kvtrace.errors import IntegrityError
+from kvtrace.runs.schema import TABLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.runs.schema import Table
+
+_READ_BYTES: Final = 1 << 20
+
+
+def table_checksums(directory: Path) -> dict[str, str]:
+    """Return file name → CRC32C (8 hex digits) of every table in `directory`."""
+    return {table.file_name: _crc32c(directory / table.file_name) for table in TABLES}
+
+
+def check_table(directory: Path, table: Table, expected: str | None) -> None:
+    """Raise IntegrityError if the table's file is missing or is not the one that was written.
+
+    expected: the checksum recorded; None: none was, so only the file's presence is checked.
+    """
+    file = directory / table.file_name
+    if not file.is_file():
+        raise IntegrityError(f"{file}: missing; every run has it. Run kvtrace replay again")
+    if expected is None:
+        return
+    found = _crc32c(file)
+    if found != expected:
+        raise IntegrityError(
+            f"{file}: damaged: its CRC32C is {found}, expected {expected}. Run kvtrace replay again"
+        )
+
+
+def _crc32c(file: Path) -> str:
+    checksum = 0
+    with file.open("rb") as content:
+        while block := content.read(_READ_BYTES):
+            checksum = google_crc32c.extend(checksum, block)
+    return f"{checksum:08x}"

@@ -1,0 +1,50 @@
+"""Weights, tokenizer or chat template are not those of the calibration; or the scales are not the
+manifest's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.scales.audit.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.scales.audit.context import AuditContext
+    from kvtrace.scales.audit.finding import Severity
+
+_DIGESTS: Final[tuple[tuple[str, str, Severity], ...]] = (
+    ("weights_digest", "weights", "error"),
+    ("tokenizer_digest", "tokenizer", "warning"),
+    ("chat_template_digest", "chat template", "warning"),
+)
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield one finding for each trigger of recalibration that fired."""
+    if context.manifest is None:
+        return
+    if context.manifest.scales_sha256 and context.manifest.scales_sha256 != context.artifact.sha256:
+        yield Finding(
+            id="stale-artifact",
+            severity="error",
+            message="the scales are not those that kvtrace.json describes: they were changed after the "
+            "calibration",
+            action="Take scales and manifest from the same calibration.",
+            evidence={"manifest": context.manifest.scales_sha256, "found": context.artifact.sha256},
+        )
+    if context.observed is None:
+        return
+    now = context.observed.trace.record.model
+    for field, what, severity in _DIGESTS:
+        then_digest, now_digest = getattr(context.manifest.model, field), getattr(now, field)
+        if then_digest and now_digest and then_digest != now_digest:
+            yield Finding(
+                id="stale-artifact",
+                severity=severity,
+                message=f"the traced model's {what} differs from the one that was calibrated",
+                action="Calibrate again on this model: the old ranges say nothing about it until shown "
+                "otherwise.",
+                evidence={"what": field, "calibrated": then_digest, "traced": now_digest},
+            )

@@ -1,0 +1,81 @@
+"""Did the weights change too? Compares the tensors of two checkpoints that are no scales."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.errors import ArtifactError
+from kvtrace.scales.source import open_source
+from kvtrace.trace.fingerprint import is_scale
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.scales.safetensors import TensorRef
+
+_READ_BYTES: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsComparison:
+    """Tensors that are no scales, this checkpoint against another."""
+
+    against: str
+    num_tensors: int
+    """Of this checkpoint."""
+    only_here: tuple[str, ...]
+    only_there: tuple[str, ...]
+    changed: tuple[str, ...]
+    """In both, with another dtype, shape or content."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both hold the same tensors."""
+        return not (self.only_here or self.only_there or self.changed)
+
+
+def compare_weights(artifact: Path, against: Path) -> WeightsComparison:
+    """Compare every tensor that is no scale by SHA-256; tensors in one and the same file are not read.
+
+    Raises ArtifactError: a checkpoint cannot be read, or holds no weights.
+    """
+    here, there = _weights(artifact), _weights(against)
+    both = sorted(here.keys() & there.keys())
+    return WeightsComparison(
+        against=str(against),
+        num_tensors=len(here),
+        only_here=tuple(sorted(here.keys() - there.keys())),
+        only_there=tuple(sorted(there.keys() - here.keys())),
+        changed=tuple(name for name in both if not _is_equal(here[name], there[name])),
+    )
+
+
+def _weights(path: Path) -> dict[str, TensorRef]:
+    found = {ref.name: ref for ref in open_source(path).tensors if not is_scale(ref.name)}
+    if not found:
+        raise ArtifactError(f"{path}: holds no weights to compare, only scales; give whole checkpoints")
+    return found
+
+
+def _is_equal(one: TensorRef, other: TensorRef) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    if one.start == other.start and one.path.samefile(other.path):
+        return True
+    return _digest(one) == _digest(other)
+
+
+def _digest(ref: TensorRef) -> str:
+    digest = hashlib.sha256()
+    try:
+        with ref.path.open("rb") as file:
+            file.seek(ref.start)
+            left = ref.end - ref.start
+            while left and (part := file.read(min(left, _READ_BYTES))):
+                digest.update(part)
+                left -= len(part)
+    except OSError as error:
+        raise ArtifactError(f"{ref.path}: cannot be read ({error.strerror})") from error
+    return digest.hexdigest()

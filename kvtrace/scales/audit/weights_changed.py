@@ -1,0 +1,48 @@
+"""The weights differ from those of the checkpoint given with --against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.plain_text import plain
+from kvtrace.scales.audit.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.scales.audit.context import AuditContext
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield an error where a tensor that is no scale differs: more than the scales changed."""
+    found = context.weights
+    if found is None:
+        return
+    different = [*found.changed, *found.only_here, *found.only_there]
+    evidence = {
+        "against": found.against,
+        "num_tensors": found.num_tensors,
+        "num_changed": len(found.changed),
+        "num_only_here": len(found.only_here),
+        "num_only_there": len(found.only_there),
+        "names": [plain(name, 200) for name in different[:20]],
+    }
+    if found.is_equal:
+        yield Finding(
+            id="weights-changed",
+            severity="note",
+            message=f"all {found.num_tensors:,} tensors that are no scales equal those of "
+            f"{plain(found.against, 200)}",
+            action="Nothing: only the scales differ.",
+            evidence=evidence,
+        )
+        return
+    yield Finding(
+        id="weights-changed",
+        severity="error",
+        message=f"{len(different):,} tensors that are no scales differ from {plain(found.against, 200)}, "
+        "such as "
+        f"{plain(different[0], 100)}",
+        action="Compare scales on equal weights: a difference in quality may come from the weights.",
+        evidence=evidence,
+    )

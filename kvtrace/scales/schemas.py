@@ -1,0 +1,27 @@
+"""The published JSON schemas of scales: of `kvtrace scales --format json`, and of the manifest beside scales.
+
+Write them anew with `python -m kvtrace.scales.schemas docs`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from kvtrace.scales.audit.report import ScalesReport
+from kvtrace.scales.manifest import Manifest
+
+
+def published_schemas() -> dict[str, str]:
+    """Return file name → content."""
+    models = {"scales.schema.json": ScalesReport, "calibration-manifest.schema.json": Manifest}
+    return {
+        name: json.dumps(model.model_json_schema(mode="serialization"), indent=1, ensure_ascii=False) + "\n"
+        for name, model in models.items()
+    }
+
+
+if __name__ == "__main__":
+    for file_name, content in published_schemas().items():
+        Path(sys.argv[1], file_name).write_text(content, encoding="utf-8")

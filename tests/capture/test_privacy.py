@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import hashlib
+import hmac
+import stat
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from kvtrace_capture.privacy import hash_client_id, hash_prompt, key_id, load_or_make_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = b"k" * 32
+
+
+def test_a_prompt_hash_is_an_hmac_over_little_endian_token_ids() -> None:
+    message = b"kvtrace prompt\0" + struct.pack("<3I", 1, 2, 49_151)
+    assert hash_prompt(KEY, [1, 2, 49_151]) == hmac.new(KEY, message, hashlib.sha256).hexdigest()
+
+
+def test_another_key_or_another_purpose_gives_another_hash() -> None:
+    assert hash_client_id(KEY, "a") != hash_client_id(b"j" * 32, "a")
+    assert hash_prompt(KEY, [0x61]) != hash_client_id(KEY, "a\0\0\0")
+
+
+def test_a_missing_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "kvtrace.key"
+    with ThreadPoolExecutor(8) as processes:
+        keys = set(processes.map(lambda _: load_or_make_key(path), range(32)))
+    assert len(keys) == 1
+    assert keys == {path.read_bytes()}
+    assert len(path.read_bytes()) == 32
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_short_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"short")
+    with pytest.raises(ValueError, match="5 bytes, expected 16 or more"):
+        load_or_make_key(tmp_path / "key")
+
+
+def test_the_key_id_is_the_start_of_a_digest() -> None:
+    assert key_id(KEY) == hashlib.sha256(b"kvtrace key id\0" + KEY).hexdigest()[:8]

@@ -1,0 +1,190 @@
+"""The worker's side on real tensors, through the real writer into a real store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+from kvtrace_capture.recorder import HookedLayer, StepRecorder
+from kvtrace_capture.step_plan import PlannedRequest, StepPlan
+from kvtrace_capture.writer import TraceWriter
+
+from kvtrace.trace.format import DroppedRecord, LayerRecord, RankRecord, unseal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADS, DIM, BLOCK = 2, 4, 16
+NAMES = ("layers.0", "layers.1")
+
+
+class Worker:
+    """A recorder over two layers, and what its store holds once it is closed."""
+
+    def __init__(self, folder: Path, *, groups: tuple[int, int] = (0, 0), **options: Any) -> None:
+        self.store = folder / "rank-0.zarr"
+        records = tuple(
+            LayerRecord(
+                index=index,
+                name=name,
+                kv_heads=(0, 1),
+                head_dim_k=DIM,
+                head_dim_v=DIM,
+                dtype="bfloat16",
+                backend="CPU_ATTN",
+                implementation="x",
+                kv_cache_dtype="auto",
+                block_size=BLOCK,
+                k_scale=(1.0,),
+                v_scale=(1.0,),
+            )
+            for index, name in enumerate(NAMES)
+        )
+        rank = RankRecord(trace_id="t", rank=0, rows_per_chunk=64, layers=records)
+        self.writer = TraceWriter(self.store, rank, queue_bytes=options.pop("queue_bytes", 1 << 20))
+        shape = (HEADS, DIM)
+        hooked = {
+            name: HookedLayer(index, groups[index], shape, shape, "bfloat16")
+            for index, name in enumerate(NAMES)
+        }
+        self.recorder = StepRecorder(hooked, [BLOCK] * (max(groups) + 1), self.writer, **options)
+
+    def step(self, plan: StepPlan, slots: list[int], *, names: tuple[str, ...] = NAMES, seed: int = 0) -> Any:
+        """Run one step over a batch with these slots; return its K by layer."""
+        generator = torch.Generator().manual_seed(seed)
+        slot_mapping = torch.tensor(slots)
+        self.recorder.begin(plan)
+        keys = {}
+        for name in names:
+            key, value = (torch.randn(len(slots), HEADS, DIM, generator=generator).bfloat16() for _ in "kv")
+            self.recorder.take(name, key, value, slot_mapping)
+            keys[name] = key.clone()
+            key.zero_()  # the engine reuses its buffers
+        self.recorder.finish()
+        return keys
+
+    def rows(self) -> list[tuple[int, int]]:
+        self.recorder.close()
+        columns = [zarr.open_array(self.store / f"rows/kv/{c}", mode="r")[:] for c in ("request", "position")]
+        return [(r, p) for r, p in zip(*(np.asarray(c).tolist() for c in columns), strict=True) if r >= 0]
+
+    def dropped(self) -> list[tuple[int, int, str]]:
+        lines = (self.store / "dropped.jsonl").read_text().splitlines()
+        return [(d.request, d.num_rows, d.reason) for d in (unseal(x, DroppedRecord) for x in lines)]
+
+
+def plan(*requests: tuple[int, int, int, int], may_fall_short: bool = False) -> StepPlan:
+    """Return a plan by request: (number, first, end, block), one block long, every position."""
+    planned = tuple(
+        PlannedRequest(number, 0, first, end, 1, ((first // BLOCK, (block,)),))
+        for number, first, end, block in requests
+    )
+    return StepPlan(0, planned, may_fall_short)
+
+
+def test_planned_rows_are_stored_bit_for_bit_though_the_engine_reuses_its_buffers(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    keys = worker.step(plan((3, 17, 19, 5)), [-1, 5 * BLOCK + 2, 7, 5 * BLOCK + 1])
+    assert worker.rows() == [(3, 17), (3, 18)]
+    stored = np.asarray(zarr.open_array(worker.store / "layers/01/k", mode="r")[:2])
+    expected = keys["layers.1"][[3, 1]].view(torch.int16).numpy().view(np.uint16)
+    assert (stored == expected).all()
+    assert worker.dropped() == []
+
+
+def test_a_step_without_a_plan_stores_nothing(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.step(StepPlan(0), [1, 2])
+    assert worker.rows() == []
+
+
+def test_a_cache_write_outside_any_step_is_left_alone(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    tokens = torch.zeros(3, HEADS, DIM).bfloat16()
+    worker.recorder.take("layers.0", tokens, tokens, torch.tensor([1, 2, 3]))
+    worker.recorder.finish()
+    assert worker.rows() == []
+
+
+@pytest.mark.parametrize(
+    "fault", ["silent layer", "wrong dtype", "wrong shape", "written twice", "other slots"]
+)
+def test_a_fault_in_a_hook_is_logged_once_counted_and_never_raised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    worker = Worker(tmp_path)
+    for _ in range(2):
+        worker.recorder.begin(plan((3, 0, 2, 5)))
+        slots = torch.tensor([5 * BLOCK, 5 * BLOCK + 1])
+        tokens = torch.zeros(2, HEADS, DIM).bfloat16()
+        worker.recorder.take("layers.0", tokens, tokens, slots)
+        if fault == "wrong dtype":
+            worker.recorder.take("layers.1", tokens.float(), tokens, slots)
+        elif fault == "wrong shape":
+            worker.recorder.take("layers.1", tokens, tokens[:, :1], slots)
+        elif fault == "written twice":
+            worker.recorder.take("layers.0", tokens, tokens, slots)
+        elif fault == "other slots":
+            worker.recorder.take("layers.1", tokens, tokens, slots.clone())
+        worker.recorder.finish()
+    worker.step(plan((4, 0, 1, 6)), [6 * BLOCK])
+    assert worker.rows() == [(4, 0)]
+    assert worker.dropped() == [(3, 4, "hook_failed")]
+    assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 1
+
+
+def test_planned_tokens_that_are_not_in_the_batch_are_counted(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.step(plan((3, 0, 4, 5)), [5 * BLOCK + 1, 5 * BLOCK + 2])
+    assert worker.rows() == [(3, 1), (3, 2)]
+    assert worker.dropped() == [(3, 2, "hook_failed")]
+
+
+def test_with_speculative_decoding_a_plan_may_rightly_fall_short(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.step(plan((3, 0, 4, 5), may_fall_short=True), [5 * BLOCK + 1, 5 * BLOCK + 2])
+    assert worker.rows() == [(3, 1), (3, 2)]
+    assert worker.dropped() == []
+
+
+def test_layers_of_two_groups_are_found_by_the_slots_of_each(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, groups=(0, 1))
+    request = PlannedRequest(3, 0, 0, 2, 1, ((0, (5,)), (0, (9,))))
+    worker.recorder.begin(StepPlan(0, (request,)))
+    key = torch.arange(2 * HEADS * DIM).reshape(2, HEADS, DIM).bfloat16()
+    worker.recorder.take("layers.0", key, key, torch.tensor([5 * BLOCK, 5 * BLOCK + 1]))
+    worker.recorder.take("layers.1", key.flip(0), key, torch.tensor([9 * BLOCK + 1, 9 * BLOCK]))
+    worker.recorder.finish()
+    assert worker.rows() == [(3, 0), (3, 1)]
+    first, second = (zarr.open_array(worker.store / f"layers/0{n}/k", mode="r")[:2] for n in (0, 1))
+    assert (np.asarray(first) == np.asarray(second)).all()
+
+
+def test_once_the_byte_budget_is_spent_no_smaller_step_slips_in(tmp_path: Path) -> None:
+    row_bytes = 2 * 2 * HEADS * DIM * 2
+    worker = Worker(tmp_path, byte_budget=4 * row_bytes)
+    worker.step(plan((0, 0, 3, 5)), [5 * BLOCK + n for n in range(3)])
+    worker.step(plan((1, 0, 2, 6)), [6 * BLOCK, 6 * BLOCK + 1])
+    worker.step(plan((2, 0, 1, 7)), [7 * BLOCK])
+    assert worker.rows() == [(0, 0), (0, 1), (0, 2)]
+    assert worker.dropped() == [(1, 2, "budget"), (2, 1, "budget")]
+
+
+def test_a_full_queue_drops_rows_and_counts_them(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, queue_bytes=1)
+    worker.step(plan((0, 0, 3, 5)), [5 * BLOCK + n for n in range(3)])
+    assert worker.rows() == []
+    assert worker.dropped() == [(0, 3, "queue_full")]
+
+
+def test_the_time_spent_in_the_hook_is_recorded(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.step(plan((0, 0, 3, 5)), [5 * BLOCK + n for n in range(3)])
+    assert worker.rows()
+    cost = json.loads((worker.store / "commit.json").read_text())["cost"]
+    assert 0 < cost["hook_s"] < 5

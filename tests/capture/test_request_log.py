@@ -1,0 +1,170 @@
+"""The scheduler's side, fed what vLLM 0.32's scheduler says at each step."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kvtrace_capture.journal import Journal
+from kvtrace_capture.request_log import RequestLog
+from kvtrace_capture.sampler import Sampler
+from kvtrace_capture.settings import CaptureSettings
+
+from kvtrace.trace.format import RequestRecord, unseal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BLOCK = 16
+
+
+def request(name: str, prompt_tokens: int, **changes: Any) -> Any:
+    labels = changes.pop("labels", {"kvtrace_workload": "chat", "kvtrace_id": name})
+    fields = {
+        "request_id": name,
+        "sampling_params": SimpleNamespace(extra_args=labels),
+        "prompt_token_ids": list(range(prompt_tokens)),
+        "num_prompt_tokens": prompt_tokens,
+        "num_output_tokens": 0,
+        "num_preemptions": 0,
+        "resumable": False,
+        "status": "FINISHED_LENGTH_CAPPED",
+        "get_finished_reason": lambda: "length",
+    }
+    return SimpleNamespace(**{**fields, **changes})
+
+
+def step(
+    *,
+    new: dict[str, tuple[int, int, list[int]]] | None = None,
+    cached: dict[str, tuple[int, int, list[int] | None]] | None = None,
+    resumed: tuple[str, ...] = (),
+) -> Any:
+    """Return a step by request: (tokens computed before, tokens scheduled, new block ids)."""
+    new, cached = new or {}, cached or {}
+    return SimpleNamespace(
+        scheduled_new_reqs=[
+            SimpleNamespace(req_id=name, num_computed_tokens=start, block_ids=(blocks,))
+            for name, (start, _, blocks) in new.items()
+        ],
+        scheduled_cached_reqs=SimpleNamespace(
+            req_ids=list(cached),
+            resumed_req_ids=set(resumed),
+            num_computed_tokens=[start for start, _, _ in cached.values()],
+            new_block_ids=[(blocks,) if blocks is not None else None for _, _, blocks in cached.values()],
+        ),
+        num_scheduled_tokens={name: count for name, (_, count, _) in {**new, **cached}.items()},
+    )
+
+
+class Log:
+    """A request log on disk, and its lines read back."""
+
+    def __init__(self, folder: Path, *, speculative_tokens: int = 0, **settings: Any) -> None:
+        self.path = folder / "requests.jsonl"
+        rules = CaptureSettings(directory=folder, seed=0, **{"position_stride": 1, **settings})
+        self.log = RequestLog(Journal(self.path), Sampler(rules), b"k" * 32, [BLOCK], speculative_tokens)
+
+    def last_lines(self) -> dict[int, RequestRecord]:
+        self.log.close()
+        records = [unseal(line, RequestRecord) for line in self.path.read_text().splitlines()]
+        return {record.request: record for record in records}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def test_a_request_is_numbered_at_its_arrival_and_closed_at_its_end(log: Log) -> None:
+    first, second = request("a", 20), request("b", 5, labels=None)
+    log.log.arrive(first)
+    log.log.arrive(second)
+    log.log.arrive(first)
+    log.log.plan_step(step(new={"a": (0, 20, [3, 4]), "b": (0, 5, [5])}))
+    log.log.plan_step(step(cached={"a": (20, 1, None)}))
+    first.num_output_tokens = 2
+    log.log.finish(first)
+    records = log.last_lines()
+    assert [records[n].status for n in (0, 1)] == ["length", "running"]
+    assert (records[0].prompt_tokens, records[0].output_tokens, records[0].computed_tokens) == (20, 2, 21)
+    assert (records[0].workload, records[1].workload) == ("chat", "unlabelled")
+    assert records[1].client_id is None
+    assert records[0].missing == ()
+
+
+def test_chunked_prefill_extends_the_block_table(log: Log) -> None:
+    log.log.arrive(request("a", 40))
+    log.log.plan_step(step(new={"a": (0, 20, [3, 4])}))
+    (planned,) = log.log.plan_step(step(cached={"a": (20, 20, [9])})).requests
+    assert (planned.first, planned.end) == (20, 40)
+    assert planned.blocks == ((1, (4, 9)),)
+
+
+def test_prefix_cache_hits_are_missing_and_not_planned(log: Log) -> None:
+    hit = request("a", 40, num_output_tokens=1)
+    log.log.arrive(hit)
+    (planned,) = log.log.plan_step(step(new={"a": (32, 8, [3, 4, 9])})).requests
+    assert (planned.first, planned.end) == (32, 40)
+    log.log.finish(hit)
+    assert log.last_lines()[0].missing == ((0, 32),)
+
+
+def test_a_resumed_request_gets_new_blocks_and_misses_nothing_that_was_seen_before(log: Log) -> None:
+    preempted = request("a", 40, num_preemptions=1)
+    log.log.arrive(preempted)
+    log.log.plan_step(step(new={"a": (0, 40, [3, 4, 5])}))
+    log.log.plan_step(step(cached={"a": (40, 1, None)}))
+    resumed = step(cached={"a": (16, 26, [7, 8, 9])}, resumed=("a",))
+    (planned,) = log.log.plan_step(resumed).requests
+    assert planned.blocks == ((1, (8, 9)),)
+    preempted.num_output_tokens = 3
+    log.log.finish(preempted)
+    record = log.last_lines()[0]
+    assert (record.missing, record.preemptions, record.computed_tokens) == ((), 1, 42)
+
+
+def test_a_token_that_an_asynchronous_scheduler_sent_too_many_is_not_counted(log: Log) -> None:
+    stopped = request("a", 4, num_output_tokens=1)
+    log.log.arrive(stopped)
+    log.log.plan_step(step(new={"a": (0, 4, [3])}))
+    log.log.plan_step(step(cached={"a": (4, 1, None)}))
+    log.log.finish(stopped)
+    assert log.last_lines()[0].computed_tokens == 4
+
+
+def test_a_request_that_ends_before_it_was_scheduled_has_computed_nothing(log: Log) -> None:
+    aborted = request("a", 4, get_finished_reason=lambda: "abort")
+    log.log.arrive(aborted)
+    log.log.finish(aborted)
+    record = log.last_lines()[0]
+    assert (record.status, record.computed_tokens, record.missing) == ("abort", 0, ())
+
+
+def test_drafts_may_be_rejected_so_a_plan_reaches_back_and_may_fall_short(tmp_path: Path) -> None:
+    log = Log(tmp_path, speculative_tokens=3)
+    log.log.arrive(request("a", 20))
+    log.log.plan_step(step(new={"a": (0, 20, [3, 4])}))
+    plan = log.log.plan_step(step(cached={"a": (20, 4, None)}))
+    assert plan.may_fall_short
+    assert (plan.requests[0].first, plan.requests[0].end) == (14, 24)
+
+
+def test_requests_that_the_rules_leave_out_are_recorded_and_not_planned(tmp_path: Path) -> None:
+    log = Log(tmp_path, workloads=("code",))
+    other = request("a", 20)
+    log.log.arrive(other)
+    assert log.log.plan_step(step(new={"a": (0, 20, [3, 4])})).requests == ()
+    log.log.finish(other)
+    assert not log.last_lines()[0].sampled
+
+
+def test_a_request_whose_prompt_may_grow_is_not_sampled(log: Log) -> None:
+    log.log.arrive(request("a", 20, resumable=True))
+    assert log.log.plan_step(step(new={"a": (0, 20, [3, 4])})).requests == ()
+
+
+def test_prompts_given_as_embeddings_have_no_prompt_hash(log: Log) -> None:
+    log.log.arrive(request("a", 20, prompt_token_ids=None))
+    assert log.last_lines()[0].prompt_hash is None

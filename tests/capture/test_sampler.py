@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvtrace_capture.sampler import MAX_WORKLOADS, TOO_MANY_WORKLOADS, Labels, Sampler, clean_label
+from kvtrace_capture.settings import CaptureSettings
+
+
+def sampler(**settings: Any) -> Sampler:
+    return Sampler(CaptureSettings(directory=Path("unused"), seed=0, **settings))
+
+
+def test_a_request_without_labels_is_unlabelled() -> None:
+    assert sampler().read_labels(None) == Labels("unlabelled", None)
+    assert sampler().read_labels({"top_k": 3}) == Labels("unlabelled", None)
+
+
+def test_labels_come_from_the_requests_extra_arguments() -> None:
+    labels = sampler().read_labels({"kvtrace_workload": "chat", "kvtrace_id": 17})
+    assert labels == Labels("chat", "17")
+
+
+def test_labels_lose_what_could_steer_a_terminal_and_are_cut() -> None:
+    assert clean_label("a\x1b[2Jb\r\nc\u202ed\u2066e\x00", 64) == "a[2Jbcde"
+    assert clean_label("x" * 10_000, 64) == "x" * 64
+    assert clean_label("   ", 64) is None
+    assert clean_label({"a": 1}, 64) is None
+    assert clean_label(True, 64) is None
+
+
+def test_the_number_of_workloads_is_limited() -> None:
+    labels = sampler()
+    for number in range(MAX_WORKLOADS):
+        assert labels.read_labels({"kvtrace_workload": f"w{number}"}).workload == f"w{number}"
+    assert labels.read_labels({"kvtrace_workload": "one more"}).workload == TOO_MANY_WORKLOADS
+    assert labels.read_labels({"kvtrace_workload": "w3"}).workload == "w3"
+    assert labels.read_labels(None).workload == "unlabelled"
+
+
+def test_only_wanted_workloads_are_sampled() -> None:
+    rules = sampler(workloads=("chat",))
+    assert rules.choose(Labels("chat")).sampled
+    assert not rules.choose(Labels("code")).sampled
+    assert not rules.choose(Labels()).sampled
+
+
+def test_the_request_fraction_is_kept_on_average_and_offsets_cover_the_stride() -> None:
+    rules = sampler(request_fraction=0.25, position_stride=8)
+    choices = [rules.choose(Labels()) for _ in range(4000)]
+    share = sum(choice.sampled for choice in choices) / len(choices)
+    assert abs(share - 0.25) < 4 * (0.25 * 0.75 / 4000) ** 0.5
+    assert {choice.offset for choice in choices} == set(range(8))
+    assert {choice.stride for choice in choices} == {8}

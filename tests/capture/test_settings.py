@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kvtrace_capture.settings import SettingsError, parse_settings
+
+
+def test_the_defaults_are_one_position_in_sixteen_of_every_request_in_all_layers() -> None:
+    settings = parse_settings({"directory": "/traces"})
+    assert settings.directory == Path("/traces")
+    assert (settings.position_stride, settings.request_fraction) == (16, 1.0)
+    assert (settings.layers, settings.workloads, settings.byte_budget) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [
+        ({"directory": "/t", "positon_stride": 4}, "'positon_stride'"),
+        ({}, "directory"),
+        ({"directory": "/t", "position_stride": 0}, "position_stride is 0"),
+        ({"directory": "/t", "position_stride": "4"}, "position_stride is '4'"),
+        ({"directory": "/t", "request_fraction": 0}, "request_fraction is 0"),
+        ({"directory": "/t", "request_fraction": 1.5}, "request_fraction is 1.5"),
+        ({"directory": "/t", "byte_budget": True}, "byte_budget is True"),
+        ({"directory": "/t", "flush_seconds": 0}, "flush_seconds is 0"),
+        ({"directory": "/t", "layers": []}, "layers is []"),
+        ({"directory": "/t", "layers": ["0"]}, "layers is ['0']"),
+        ({"directory": "/t", "workloads": "chat"}, "workloads is 'chat'"),
+        ({"directory": "/t", "hash_key_file": 3}, "hash_key_file is 3"),
+    ],
+)
+def test_a_wrong_setting_is_refused_and_named(extra: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_settings(extra)
+    assert text in str(refused.value)
+
+
+def test_lists_become_distinct_and_keep_their_order() -> None:
+    settings = parse_settings({"directory": "/t", "layers": [3, 1, 3], "workloads": ["b", "a"]})
+    assert settings.layers == (3, 1)
+    assert settings.workloads == ("b", "a")

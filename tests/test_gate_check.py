@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from fabricate_run import run_record, source_record
+from gate_runs import CANDIDATES, Traffic, gate_run
+
+from kvtrace.errors import InputError, NoValidCandidateError
+from kvtrace.gate.check import check
+from kvtrace.gate.check_text import check_text
+from kvtrace.gate.outcome import CheckOutcome, Verdict
+from kvtrace.gate.policy import load_policy
+from kvtrace.runs.open import open_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAD = (0, 1, "v")
+
+
+def policy(
+    folder: Path,
+    limits: str,
+    *,
+    requests: int = 10,
+    segments: str = '[[segments]]\nname = "all"',
+    top: str = "",
+) -> Path:
+    path = folder / "policy.toml"
+    path.write_text(
+        f'name = "p"\ndate = 2020-01-01\n{top}\n[limits]\n{limits}\n'
+        f"[coverage]\nrequests = {requests}\ntokens = 10\n{segments}\n"
+    )
+    return path
+
+
+def outcome(run: Path, policy_path: Path, candidate: str | None = None) -> CheckOutcome:
+    return check(open_run(run), load_policy(policy_path), candidate)
+
+
+def test_a_head_that_always_clips_breaches_though_the_others_never_do(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 30, clipped={HEAD: [10] * 30}))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5"))
+    assert found.verdict is Verdict.breached
+    limit = found.segments[0].limits[0]
+    assert (limit.num_breached, limit.num_heads) == (1, 4)
+    assert limit.worst is not None
+    assert (limit.worst.layer, limit.worst.kv_head, limit.worst.tensor) == HEAD
+    assert (limit.worst.value, limit.worst.num_affected_requests) == (1.0, 30)
+
+
+def test_enough_requests_without_an_event_are_within(tmp_path: Path) -> None:
+    # Clopper–Pearson: no event in 400 requests bounds the fraction by 0.92 %.
+    run = gate_run(tmp_path / "run", Traffic("chat", 400, positions=[0, 9]))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01\nvectors_out_of_range_frac = 0.01"))
+    assert found.verdict is Verdict.within
+    assert found.envelope == (
+        "cal is within policy p (2020-01-01) in every protected segment: chat, prompts of 8 to 8 and outputs "
+        "of 2 to 2 tokens, positions 0 to 9 (400 requests, 800 tokens), each head with at most 1 % of its "
+        "vectors clipped, at most 1 % of its vectors out of range."
+    )
+    assert found.triggers == ()
+
+
+def test_too_few_requests_without_an_event_say_how_many_it_takes(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 100))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01"))
+    assert found.verdict is Verdict.not_enough
+    assert found.segments[0].reason is not None
+    assert "about 368 requests" in found.segments[0].reason  # log(0.025) / log(0.99)
+    assert "No envelope" in found.envelope
+
+
+def test_a_written_assumption_about_the_worst_request_makes_100_requests_enough(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 100))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01", top="worst_request_frac = 0.2"))
+    assert found.verdict is Verdict.within
+
+
+def test_an_event_that_the_sample_cannot_place_is_neither_within_nor_breached(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 30, clipped={HEAD: [1]}))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01"))
+    assert found.verdict is Verdict.not_enough
+
+
+def test_out_of_range_is_not_clipped(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 30, outside={HEAD: [10] * 30}))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.2\nvectors_out_of_range_frac = 0.2"))
+    clipped, outside = found.segments[0].limits
+    assert (clipped.verdict, outside.verdict) == (Verdict.within, Verdict.breached)
+
+
+def test_a_large_healthy_workload_does_not_hide_a_small_failing_one(tmp_path: Path) -> None:
+    run = gate_run(
+        tmp_path / "run", Traffic("chat", 300), Traffic("retrieval", 12, clipped={HEAD: [10] * 12})
+    )
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.3"))
+    assert [one.verdict for one in found.segments] == [Verdict.within, Verdict.breached]
+    assert found.verdict is Verdict.breached
+    assert found.envelope.startswith("cal is within policy p (2020-01-01) in 1 of 2 protected segments: chat")
+    assert found.triggers == ("limit breached: all · retrieval: vectors_clipped_frac, 1 of 4 heads",)
+
+
+def test_long_positions_decide_for_themselves(tmp_path: Path) -> None:
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 40, positions=[1, 2, 3, 4000], prompt_tokens=5000),
+        Traffic("chat", 20, positions=[4001], prompt_tokens=5000, clipped={HEAD: [1] * 20}),
+    )
+    segments = '[[segments]]\nname = "all"\npositions = [0, 2048, 8192]'
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.1", segments=segments))
+    assert [one.verdict for one in found.segments] == [Verdict.within, Verdict.breached]
+    assert found.segments[1].seen_positions == (4000, 4001)
+
+
+def test_prompt_lengths_decide_for_themselves(tmp_path: Path) -> None:
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 40, prompt_tokens=20),
+        Traffic("chat", 20, prompt_tokens=900, clipped={HEAD: [10] * 20}),
+    )
+    segments = '[[segments]]\nname = "all"\nprompt_tokens = [0, 100, 1000]'
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.1", segments=segments))
+    assert [(one.verdict, one.num_requests) for one in found.segments] == [
+        (Verdict.within, 40),
+        (Verdict.breached, 20),
+    ]
+
+
+def test_too_few_requests_for_the_policy_are_not_within_whatever_the_estimate(tmp_path: Path) -> None:
+    values = {"num_values": 100, "num_clipped": 0, "sum_sq_signal": 1.0, "sum_sq_error": 0.001}
+    run = gate_run(tmp_path / "run", Traffic("chat", 9, values=values))
+    found = outcome(run, policy(tmp_path, "clipped_frac = 0.1"))
+    assert found.verdict is Verdict.not_enough
+    assert found.segments[0].reason == "9 requests, the policy asks for 10"
+
+
+def test_four_requests_that_always_clip_are_a_breach_on_any_coverage(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 4, clipped={HEAD: [10] * 4}))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01"))
+    assert found.verdict is Verdict.breached
+    worst = found.segments[0].limits[0].worst
+    assert worst is not None
+    assert worst.high is None
+    assert worst.low == pytest.approx(0.025 ** (1 / 4))
+
+
+def test_value_level_limits_use_the_sums_and_say_that_they_are_estimates(tmp_path: Path) -> None:
+    values = {
+        "num_values": 1000,
+        "num_clipped": 20,
+        "num_out_of_range": 40,
+        "sum_sq_signal": 1000.0,
+        "sum_sq_error": 1.0,
+        "sum_sq_clip_error": 0.25,
+    }
+    run = gate_run(tmp_path / "run", Traffic("chat", 20, values=values))
+    limits = "clipped_frac = 0.02\nout_of_range_frac = 0.03\nclip_error_frac = 0.2\nsqnr_db = 30.0"
+    found = outcome(run, policy(tmp_path, limits))
+    by_name = {one.limit: one for one in found.segments[0].limits}
+    worst = {name: one.worst.value for name, one in by_name.items() if one.worst}
+    assert worst == pytest.approx(
+        {"clipped_frac": 0.02, "out_of_range_frac": 0.04, "clip_error_frac": 0.25, "sqnr_db": 30.0}
+    )
+    assert {name: one.verdict for name, one in by_name.items()} == {
+        "clipped_frac": Verdict.within,
+        "out_of_range_frac": Verdict.breached,
+        "clip_error_frac": Verdict.breached,
+        "sqnr_db": Verdict.within,
+    }
+    assert not any(one.has_interval for one in by_name.values())
+
+
+def test_a_head_without_error_is_within_any_sqnr(tmp_path: Path) -> None:
+    values = {"num_values": 10, "sum_sq_signal": 1.0, "sum_sq_error": 0.0}
+    run = gate_run(tmp_path / "run", Traffic("chat", 20, values=values))
+    found = outcome(run, policy(tmp_path, "sqnr_db = 60.0\nclip_error_frac = 0.0"))
+    assert found.verdict is Verdict.within
+    assert '"value": null' in found.model_dump_json(indent=1)
+
+
+def test_an_unquantized_head_cannot_breach(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 20, clipped={HEAD: [10] * 20}), unquantized={"cal": [0]})
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01"))
+    assert found.verdict is Verdict.within
+    assert found.segments[0].limits[0].num_heads == 0
+
+
+def test_a_head_whose_rows_are_missing_is_not_enough_coverage(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 400, positions=[0]), without=[HEAD])
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01"))
+    assert found.verdict is Verdict.not_enough
+    assert found.segments[0].reason == "1 of 4 heads have no captured row here"
+
+
+def test_a_workload_of_the_policy_that_was_not_captured_is_not_enough_coverage(tmp_path: Path) -> None:
+    segments = '[[segments]]\nname = "tools"\nworkloads = ["tools"]'
+    run = gate_run(tmp_path / "run", Traffic("chat", 400, positions=[0]))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01", segments=segments))
+    assert found.verdict is Verdict.not_enough
+    assert found.segments[0].reason == "no request of this segment was captured"
+    assert any(trigger.startswith("traffic: workload chat, which the policy") for trigger in found.triggers)
+
+
+def test_positions_beyond_the_policy_are_named_as_untested(tmp_path: Path) -> None:
+    segments = '[[segments]]\nname = "short"\nworkloads = ["chat"]\npositions = [0, 8]'
+    run = gate_run(tmp_path / "run", Traffic("chat", 400, positions=[0, 9]))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01", segments=segments))
+    assert found.verdict is Verdict.within
+    beyond = "workload chat beyond the policy's positions, phases or lengths"
+    assert any(part.startswith(beyond) and "up to position 9" in part for part in found.not_tested)
+    assert found.triggers[0].startswith(f"traffic: {beyond}")
+
+
+def test_another_model_than_the_approved_one_fires_a_trigger(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 400, positions=[0]))
+    segments = (
+        '[[segments]]\nname = "all"\n[approved]\nengine_version = "vllm 0.31.0"\nweights_digest = "sha256:aa"'
+    )
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01", segments=segments))
+    assert found.triggers == (
+        "weights_digest is not recorded in day, approved was sha256:aa",
+        "engine_version is vllm 0.32.0 in day, approved was vllm 0.31.0",
+    )
+
+
+def test_strata_are_pooled_by_what_they_were_sampled_from(tmp_path: Path) -> None:
+    # 20 requests with all 10 rows kept and none clipped; 20 kept 1 in 16, 5 of 10 rows clipped.
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 20),
+        Traffic("chat", 20, clipped={HEAD: [5] * 20}, sampling_id=1),
+        strides=(1, 16),
+    )
+    limit = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.1")).segments[0].limits[0]
+    assert limit.worst is not None
+    assert limit.worst.value == pytest.approx(16 * 100 / (16 * 200 + 200))
+
+
+def test_lost_rows_are_shown(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 20, num_dropped=3))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5"))
+    assert found.segments[0].num_incomplete_requests == 20
+    assert "20 of them incomplete" in check_text(found)
+
+
+def test_a_policy_that_is_younger_than_the_run_says_so(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 20), record=run_record(created_at=1_500_000_000.0))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5"))
+    assert found.policy.written_after_run
+    assert "dated after the run" in check_text(found)
+
+
+def test_the_policy_that_the_run_names_is_compared_by_hash(tmp_path: Path) -> None:
+    path = policy(tmp_path, "vectors_clipped_frac = 0.5")
+    same = gate_run(
+        tmp_path / "a", Traffic("chat", 20), record=run_record(policy_sha256=load_policy(path).sha256)
+    )
+    other = gate_run(tmp_path / "b", Traffic("chat", 20), record=run_record(policy_sha256="0" * 64))
+    assert outcome(same, path).policy.recorded_in_run is True
+    assert outcome(other, path).policy.recorded_in_run is False
+    assert "another policy" in check_text(outcome(other, path))
+
+
+def test_what_the_engine_used_is_checked_unless_a_candidate_is_named(tmp_path: Path) -> None:
+    effective = CANDIDATES[1] | {"candidate": "effective", "kind": "effective", "ordinal": 2}
+    run = gate_run(tmp_path / "run", Traffic("chat", 20), candidates=[*CANDIDATES, effective])
+    limits = policy(tmp_path, "vectors_clipped_frac = 0.5")
+    assert outcome(run, limits).candidate == "effective"
+    assert outcome(run, limits, "cal").candidate == "cal"
+
+
+def test_several_candidates_and_none_named_is_refused_with_their_names(tmp_path: Path) -> None:
+    other = CANDIDATES[1] | {"candidate": "other", "ordinal": 2}
+    run = gate_run(tmp_path / "run", Traffic("chat", 20), candidates=[*CANDIDATES, other])
+    limits = policy(tmp_path, "vectors_clipped_frac = 0.5")
+    with pytest.raises(InputError, match="holds bf16, cal, other; say which"):
+        outcome(run, limits)
+    with pytest.raises(InputError, match="no candidate is called 'absent'"):
+        outcome(run, limits, "absent")
+
+
+def test_an_invalid_candidate_is_refused_with_its_reason(tmp_path: Path) -> None:
+    broken = {
+        "candidate": "broken",
+        "ordinal": 2,
+        "kind": "artifact",
+        "status": "invalid",
+        "reason": "k_scale of layer 0 is NaN",
+        "hypothetical": True,
+    }
+    run = gate_run(tmp_path / "run", Traffic("chat", 20), candidates=[*CANDIDATES, broken])
+    with pytest.raises(NoValidCandidateError, match="broken is invalid: k_scale of layer 0 is NaN"):
+        outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5"), "broken")
+
+
+def test_traces_of_different_models_fire_a_trigger(tmp_path: Path) -> None:
+    other = source_record("night", attention_backends=("FLASHINFER",))
+    record = run_record(source_record(attention_backends=("FLASH_ATTN",)), other)
+    run = gate_run(tmp_path / "run", Traffic("chat", 20), record=record)
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5"))
+    assert found.triggers == ("the traces differ in attention_backend: FLASHINFER, FLASH_ATTN",)
+
+
+def test_hostile_workload_names_stay_plain_text(tmp_path: Path) -> None:
+    names = ["'; DROP TABLE rows; --", "\x1b[31mred", "\u202egnp.exe", "<script>", "x" * 10_000]
+    run = gate_run(tmp_path / "run", *(Traffic(name, 5, positions=[0]) for name in names))
+    text = check_text(outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5")))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert max(map(len, text.splitlines())) <= 100

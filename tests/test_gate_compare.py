@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fabricate_run import run_record, source_record
+from gate_runs import CANDIDATES, CLIPPED, HEADS, OUT_OF_RANGE, Traffic, gate_run
+
+from kvtrace.errors import ComparisonError
+from kvtrace.gate.compare import compare
+from kvtrace.gate.compare_text import comparison_text
+from kvtrace.gate.comparison import Decision, Role
+from kvtrace.gate.policy import load_policy
+from kvtrace.runs.open import open_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.gate.comparison import Comparison, DecisionRow
+
+HEAD, OTHER = (0, 1, "v"), (0, 0, "v")
+BF16, CAL = CANDIDATES
+UNIT = CAL | {"candidate": "unit", "kind": "unit", "granularity": "tensor", "ordinal": 3}
+BROKEN = {
+    "candidate": "broken",
+    "ordinal": 4,
+    "kind": "artifact",
+    "status": "invalid",
+    "reason": "k_scale of layer 3 is NaN",
+    "hypothetical": True,
+}
+WIDE = (CLIPPED + 1, CLIPPED + 1)
+
+
+def table(*runs: Path, policy: Path | None = None, allow: tuple[str, ...] = ()) -> Comparison:
+    limits = load_policy(policy) if policy else None
+    return compare([open_run(run) for run in runs], limits, allow_different=allow)
+
+
+def row(comparison: Comparison, name: str) -> DecisionRow:
+    return next(one for one in comparison.rows if one.name == name)
+
+
+def write_policy(folder: Path, bound: float) -> Path:
+    path = folder / "policy.toml"
+    path.write_text(
+        f'name = "p"\ndate = 2020-01-01\n[limits]\nvectors_clipped_frac = {bound}\n'
+        '[coverage]\nrequests = 5\ntokens = 5\n[[segments]]\nname = "all"\n'
+    )
+    return path
+
+
+def test_every_row_has_its_role_and_invalid_ones_are_never_scored(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 30), candidates=[BF16, CAL, UNIT, BROKEN])
+    found = table(run, policy=write_policy(tmp_path, 0.2))
+    assert [(one.name, one.role) for one in found.rows] == [
+        ("bf16", Role.baseline),
+        ("unit", Role.default_scales),
+        ("cal", Role.calibrated),
+        ("broken", Role.unsupported),
+    ]
+    broken = row(found, "broken")
+    assert (broken.decision, broken.reason) == (Decision.invalid, "k_scale of layer 3 is NaN")
+    assert broken.evidence == broken.paired == ()
+    assert "k_scale of layer 3 is NaN" in comparison_text(found)
+
+
+def test_the_policy_decides_and_without_one_nothing_is_decided(tmp_path: Path) -> None:
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 30, clipped={HEAD: [10] * 30}),
+        candidates=[BF16, CAL, UNIT],
+        thresholds={"unit": WIDE},
+    )
+    found = table(run, policy=write_policy(tmp_path, 0.2))
+    assert {one.name: one.decision for one in found.rows} == {
+        "bf16": Decision.baseline,
+        "unit": Decision.within,
+        "cal": Decision.breached,
+    }
+    assert row(found, "cal").reason == "all · chat"
+    assert {one.decision for one in table(run).rows} == {Decision.baseline, Decision.no_policy}
+    assert row(table(run, policy=write_policy(tmp_path, 0.01)), "unit").decision is Decision.not_enough
+
+
+def test_candidates_are_compared_request_by_request_with_regressions_listed(tmp_path: Path) -> None:
+    # `cal` clips 2 of 10 vectors of one V head in 20 of 30 requests, where 1.0 clips none.
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 30, clipped={HEAD: [2] * 20}),
+        candidates=[BF16, CAL, UNIT],
+        thresholds={"unit": WIDE},
+    )
+    cal = row(table(run), "cal")
+    assert cal.against == "unit"
+    k, v = cal.paired
+    assert (k.tensor, k.verdict, k.num_heads_worse) == ("k", "equal", 0)
+    assert (v.tensor, v.verdict, v.num_heads_worse, v.num_higher) == ("v", "higher", 1, 20)
+    assert v.difference == pytest.approx(40 / 600)  # of both V heads' vectors
+    assert 0 < v.low < v.difference < v.high
+    (regression,) = v.regressions
+    assert (regression.layer, regression.kv_head, regression.tensor) == HEAD
+    assert regression.value == pytest.approx(40 / 300)  # of that head's
+
+
+def test_a_regression_is_listed_even_where_the_mean_improves(tmp_path: Path) -> None:
+    # `cal` is wide enough where 1.0 clips 9 of 10, and clips 1 of 10 where 1.0 does not.
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 30, clipped={HEAD: [9] * 30}, outside={OTHER: [1] * 30}),
+        candidates=[BF16, CAL, UNIT],
+        head_thresholds={("cal", HEAD): WIDE, ("cal", OTHER): (OUT_OF_RANGE - 1, OUT_OF_RANGE - 1)},
+    )
+    _, v = row(table(run), "cal").paired
+    assert v.verdict == "lower"
+    assert (v.num_heads_better, v.num_heads_worse) == (1, 1)
+    assert (v.regressions[0].layer, v.regressions[0].kv_head, v.regressions[0].tensor) == OTHER
+
+
+def test_layers_left_out_are_compared_with_the_same_scales_without_that(tmp_path: Path) -> None:
+    artifact = CAL | {"artifact": "scales", "artifact_sha256": "a" * 64}
+    traffic = Traffic("chat", 30, clipped={HEAD: [2] * 20})
+    whole = gate_run(tmp_path / "whole", traffic, candidates=[BF16, artifact])
+    heads = [*HEADS, *((1, head, tensor) for _, head, tensor in HEADS)]
+    both = gate_run(tmp_path / "both", traffic, candidates=[BF16, artifact], heads=heads)
+    some = gate_run(
+        tmp_path / "some", traffic, candidates=[BF16, artifact], heads=heads, unquantized={"cal": [0]}
+    )
+    found = table(both, some)
+    excluded = row(found, "some:cal")
+    assert excluded.role is Role.layers_excluded
+    assert excluded.against == "both:cal"
+    assert excluded.changed == ("layers left out: 0 instead of none",)
+    assert "scales" in excluded.held_constant
+    assert [one.verdict for one in excluded.paired] == ["equal", "lower"]
+    assert found.same_rows == (f"bf16 of {some} is bf16",)
+    assert row(table(whole), "cal").role is Role.calibrated
+
+
+def test_rows_of_another_trace_are_not_paired(tmp_path: Path) -> None:
+    one = gate_run(tmp_path / "one", Traffic("chat", 30), candidates=[BF16, UNIT])
+    other = gate_run(
+        tmp_path / "other",
+        Traffic("chat", 20),
+        candidates=[BF16, CAL],
+        record=run_record(source_record(trace_sha256="1" * 64)),
+    )
+    found = table(one, other, allow=("trace_sha256",))
+    cal = row(found, "cal")
+    assert cal.paired == ()
+    assert cal.not_paired == "unit was not replayed on the same vectors"
+    assert "trace_sha256 (allowed to differ)" in cal.changed
+    assert found.allowed_different == {"trace_sha256": ("0" * 64, "1" * 64)}
+    assert "ALLOWED TO DIFFER: trace_sha256" in comparison_text(found)
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("trace_sha256", {"trace_sha256": "1" * 64}),
+        ("attention_backend", {"attention_backends": ("FLASHINFER",)}),
+        ("weights_digest", {"weights_digest": "sha256:bb"}),
+        ("tokenizer_revision", {"tokenizer_digest": "sha256:cc"}),
+        ("chat_template_digest", {"chat_template_digest": "sha256:dd"}),
+        ("model_revision", {"revision": "main"}),
+    ],
+)
+def test_runs_that_differ_in_what_should_be_constant_are_refused_by_name(
+    tmp_path: Path, field: str, change: dict[str, Any]
+) -> None:
+    source = source_record()
+    of_model = {name: value for name, value in change.items() if name in type(source.model).model_fields}
+    changed = source.model_copy(
+        update={"model": source.model.model_copy(update=of_model)} if of_model else change
+    )
+    one = gate_run(tmp_path / "one", Traffic("chat", 5), record=run_record(source))
+    other = gate_run(tmp_path / "other", Traffic("chat", 5), record=run_record(changed))
+    with pytest.raises(ComparisonError, match=rf"other: {field} is .*--allow-different {field}$"):
+        table(one, other)
+    assert field in table(one, other, allow=(field,)).allowed_different
+
+
+def test_another_evaluator_is_refused_too(tmp_path: Path) -> None:
+    one = gate_run(tmp_path / "one", Traffic("chat", 5))
+    other = gate_run(tmp_path / "other", Traffic("chat", 5), record=run_record(kvtrace_version="9.0.0"))
+    with pytest.raises(ComparisonError, match=r"evaluator_revision is 9\.0\.0"):
+        table(one, other)
+
+
+def test_a_field_that_does_not_exist_cannot_be_allowed(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 5))
+    with pytest.raises(ComparisonError, match="--allow-different weights: no such field; there are"):
+        table(run, allow=("weights",))
+
+
+def test_what_nobody_recorded_is_not_called_constant(tmp_path: Path) -> None:
+    found = table(gate_run(tmp_path / "run", Traffic("chat", 5)))
+    assert found.held_constant["weights_digest"] is None
+    assert "weights_digest" not in row(found, "cal").held_constant
+    assert "weights_digest: not recorded" in comparison_text(found)
+
+
+def test_a_candidate_that_the_engine_runs_differently_is_scored_and_says_so(tmp_path: Path) -> None:
+    collapsed = CAL | {"note": "per-head scales collapse to their maximum on this backend"}
+    run = gate_run(tmp_path / "run", Traffic("chat", 30), candidates=[BF16, collapsed])
+    found = table(run)
+    assert row(found, "cal").evidence
+    assert "NOTE: per-head scales collapse" in comparison_text(found)
+
+
+def test_a_row_without_quantized_heads_is_known_not_to_clip(tmp_path: Path) -> None:
+    found = row(table(gate_run(tmp_path / "run", Traffic("chat", 30))), "bf16")
+    assert [(one.low, one.high) for one in found.evidence] == [(0.0, 0.0)] * 2

@@ -1,0 +1,87 @@
+"""`kvtrace report` as a user meets it: a trace or a run in, text or JSON out, errors in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fabricate import fabricate_trace, request
+from fabricate_run import fabricate_run, read_tables
+from run_cli import kvtrace
+
+SMALL = Path(__file__).parent / "queries" / "input"
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An FP8 engine with scale 1: K head 1 has one value in 8 beyond 464, and it is in `long` alone."""
+    values = np.ones((8, 2, 8))
+    values[4:, 1, 0] = 1000
+    return fabricate_trace(
+        tmp_path_factory.mktemp("report") / "day.kvtrace",
+        {(0, "k"): values, (0, "v"): np.ones((8, 2, 8))},
+        request_of_row=[0, 0, 0, 0, 1, 1, 1, 1],
+        position_of_row=[0, 1, 2, 3, 4, 5, 6, 7],
+        requests=[
+            request(0, prompt_tokens=4),
+            request(1, prompt_tokens=8, workload="long"),
+        ],
+        kv_cache_dtype="fp8",
+    )
+
+
+def test_a_trace_is_replayed_and_reported_in_one_command(trace: Path) -> None:
+    result = kvtrace("report", trace)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    text = " ".join(result.stdout.split())
+    assert (
+        "effective CLIPS in 1 of 2 K and 0 of 2 V heads. Worst: layer 0 head 1 K, 6.25 % of its values"
+        in text
+    )
+    assert "most at positions 4–7 (12.5 %) and in long (12.5 %)." in text
+    assert "FP8 was in effect. EVERY effective scale is exactly 1.0" in text
+
+
+def test_json_of_a_trace_and_of_its_run_say_the_same(trace: Path, tmp_path: Path) -> None:
+    run = tmp_path / "day.run"
+    assert kvtrace("replay", trace, "-o", run).returncode == 0
+    of_trace = json.loads(kvtrace("report", trace, "--json").stdout)
+    of_run = json.loads(kvtrace("report", run, "--format", "json").stdout)
+    assert of_run.pop("run") == str(run)
+    assert of_trace.pop("run") is None
+    of_trace.pop("created_at")
+    of_run.pop("created_at")
+    assert of_trace == of_run
+
+
+def test_an_output_file_is_written_once(tmp_path: Path) -> None:
+    run = fabricate_run(tmp_path / "small.run", read_tables(SMALL))
+    output = tmp_path / "report.txt"
+    assert kvtrace("report", run, "-o", output).stdout == ""
+    assert output.read_text().startswith("kvtrace report")
+    output.write_text("mine")
+    refused = kvtrace("report", run, "-o", output)
+    assert (refused.returncode, refused.stdout, output.read_text()) == (2, "", "mine")
+    assert refused.stderr.count("\n") == 1
+    assert kvtrace("report", run, "-o", output, "--force").returncode == 0
+    assert output.read_text().startswith("kvtrace report")
+
+
+def test_what_cannot_be_reported_is_one_line_and_exit_code_2(trace: Path, tmp_path: Path) -> None:
+    run = fabricate_run(tmp_path / "small.run", read_tables(SMALL))
+    for arguments, expected in (
+        ((tmp_path / "nowhere",), "nowhere"),
+        ((tmp_path,), str(tmp_path)),
+        ((run, "--scales", tmp_path), "candidates are fixed"),
+        ((run, trace), "expected one run"),
+        ((trace, "--scales", tmp_path / "no-artifact"), "no-artifact"),
+        ((trace, "--device", "cuda:99"), "cuda:99"),
+    ):
+        result = kvtrace("report", *arguments)
+        assert result.returncode == 2, result
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert expected in result.stderr

@@ -1,0 +1,90 @@
+"""Checkpoints for real engines: FP8 KV scales beside a model's weights; attention without K and V."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+FP8_MAX = 448.0
+
+
+def add_kv_scales(
+    model: Path, to: Path, k_absmax: NDArray[np.float64], v_absmax: NDArray[np.float64]
+) -> None:
+    """Write `model` with a static scale a layer for K and for V, absmax / 448 in bf16; link its weights.
+
+    k_absmax, v_absmax: [layer]. The layout is compressed-tensors' with only a `kv_cache_scheme`.
+    """
+    import torch  # here, because pytest reads this file where no torch is installed
+    from safetensors.torch import save_file
+
+    to.mkdir(parents=True)
+    for file in model.iterdir():
+        if file.name != "config.json":
+            (to / file.name).symlink_to(file)
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+    config = json.loads((model / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {},
+        "kv_cache_scheme": scheme,
+    }
+    (to / "config.json").write_text(json.dumps(config))
+    scales = {
+        f"model.layers.{layer}.self_attn.{tensor}_scale": torch.tensor(
+            [absmax / FP8_MAX], dtype=torch.bfloat16
+        )
+        for tensor, absmaxes in (("k", k_absmax), ("v", v_absmax))
+        for layer, absmax in enumerate(absmaxes.tolist())
+    }
+    save_file(scales, to / "kv-scales.safetensors", metadata={"format": "pt"})
+
+
+def write_tiny_mla_model(to: Path) -> None:
+    """Write the configuration of a tiny DeepSeek-V2, whose cache holds latents and no K and V per head."""
+    to.mkdir(parents=True)
+    config = {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "moe_intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": 512,
+        "max_position_embeddings": 512,
+        "kv_lora_rank": 64,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 2,
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "routed_scaling_factor": 1.0,
+        "scoring_func": "softmax",
+        "norm_topk_prob": False,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "torch_dtype": "bfloat16",
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
+    (to / "config.json").write_text(json.dumps(config))
