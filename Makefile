@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 
-.PHONY: setup demo test check test-vllm test-vllm-full bench sample clean
+.PHONY: setup demo test test-browser check test-vllm test-vllm-full bench sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -11,11 +11,15 @@ setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint .ci/constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint .ci/constraints.txt --editable '.[analysis,dev]'
+	$(BIN)/python -m pip install --quiet --constraint .ci/constraints.txt --editable '.[analysis,report,dev]'
 	touch $@
 
 test: setup  ## all tests that need neither a GPU nor vLLM
-	$(BIN)/python -m pytest -m 'not vllm and not vllm_full and not gpu'
+	$(BIN)/python -m pytest -m 'not vllm and not vllm_full and not gpu and not browser'
+
+test-browser: setup  ## the HTML report in Debian's chromium; its screenshots are left in build/browser
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core)
+	$(BIN)/python -m pytest -m browser tests/browser
 
 check: setup  ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.calibrate import calibrate
+from kvtrace.commands.check import check
+from kvtrace.commands.compare import compare
 from kvtrace.commands.inspect import inspect
 from kvtrace.commands.query import query
 from kvtrace.commands.replay import replay
@@ -30,10 +32,12 @@ app = typer.Typer(
 )
 app.command()(report)
 app.command()(inspect)
-app.command()(replay)
-app.command()(query)
 app.command()(scales)
 app.command()(calibrate)
+app.command()(replay)
+app.command()(query)
+app.command()(compare)
+app.command()(check)
 
 
 def _print_version(value: bool) -> None:

@@ -57,6 +57,15 @@ CREATE OR REPLACE VIEW vectors AS
 SELECT source, "row", layer, kv_head, tensor, absmax_code, has_nonfinite
 FROM 'vectors.parquet';
 
+-- One row per (source, candidate, finding): what an audit of the candidate's
+-- artifact found. Candidates without an artifact have none.
+--   ordinal   order, errors first
+--   evidence  JSON object
+CREATE OR REPLACE VIEW findings AS
+SELECT source, candidate, ordinal, id, severity, message, action, layers,
+  evidence
+FROM 'findings.parquet';
+
 -- One row per captured token, with its request and its weight.
 --   generation_step  0 for the first generated token; NULL in the prompt
 --   incomplete       whether its request has missing or dropped rows

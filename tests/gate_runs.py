@@ -30,7 +30,10 @@ class Traffic:
     """(layer, kv_head, tensor) → clipped vectors in each request, from its first row on; the rest 0."""
     outside: Mapping[tuple[int, int, str], Sequence[int]] = ()  # type: ignore[assignment]
     num_dropped: int = 0
+    num_nonfinite: int = 0
+    """Requests, from the first on, whose first vector of every head holds a NaN."""
     sampling_id: int = 0
+    source: str = "day"
     values: Mapping[str, Any] = ()  # type: ignore[assignment]
     """Columns of cells.parquet, for every head."""
 
@@ -61,17 +64,19 @@ def gate_run(
     unquantized: Mapping[str, Sequence[int]] | None = None,
     strides: Sequence[int] = (1,),
     without: Sequence[tuple[int, int, str]] = (),
+    sources_of: Mapping[str, Sequence[str]] | None = None,
     record: RunRecord | None = None,
-    source: str = "day",
 ) -> Path:
     """Write a run. thresholds: candidate → (largest in-range code, largest unclipped code).
 
     head_thresholds: the same for (candidate, head). unquantized: candidate → layers it leaves alone.
-    without: heads that have no vector at all.
+    without: heads that have no vector at all. sources_of: candidate → the traces in which it exists; all.
     """
+    sources = sorted({part.source for part in traffic})
     tables: dict[str, list[dict[str, Any]]] = {
         "sampling": [
             {"source": source, "sampling_id": number, "position_stride": stride, "request_fraction": 1.0}
+            for source in sources
             for number, stride in enumerate(strides)
         ],
         "requests": [],
@@ -88,13 +93,14 @@ def gate_run(
             )
             for one in candidates
             if one["status"] == "valid"
+            for source in (sources_of or {}).get(one["candidate"], sources)
             for head in heads
         ],
         "cells": [],
         "vectors": [],
     }
     for part in traffic:
-        _add(tables, part, source, [head for head in heads if head not in without])
+        _add(tables, part, [head for head in heads if head not in without])
     return fabricate_run(path, tables, record)
 
 
@@ -125,14 +131,13 @@ def _scale(
 def _add(
     tables: dict[str, list[dict[str, Any]]],
     part: Traffic,
-    source: str,
     heads: Sequence[tuple[int, int, str]],
 ) -> None:
     for number in range(part.num_requests):
         request = len(tables["requests"])
         tables["requests"].append(
             {
-                "source": source,
+                "source": part.source,
                 "request": request,
                 "workload": part.workload,
                 "sampled": True,
@@ -148,7 +153,7 @@ def _add(
             row = len(tables["rows"])
             tables["rows"].append(
                 {
-                    "source": source,
+                    "source": part.source,
                     "row": row,
                     "request": request,
                     "position": position,
@@ -159,20 +164,20 @@ def _add(
             )
             tables["vectors"] += [
                 {
-                    "source": source,
+                    "source": part.source,
                     "row": row,
                     "layer": layer,
                     "kv_head": kv_head,
                     "tensor": tensor,
                     "absmax_code": _code(part, (layer, kv_head, tensor), number, place),
-                    "has_nonfinite": False,
+                    "has_nonfinite": number < part.num_nonfinite and place == 0,
                 }
                 for layer, kv_head, tensor in heads
             ]
     if part.values:
         tables["cells"] += [
             {
-                "source": source,
+                "source": part.source,
                 "candidate": one["candidate"],
                 "layer": layer,
                 "kv_head": kv_head,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ def amax_scale(tensor: NDArray[Any], rows: NDArray[np.bool_]) -> list[float]:
 
 ROW = np.arange(4 * ROWS)
 IS_CODE, POSITION = ROW // ROWS >= 2, ROW % ROWS
+CHAT_DECODE_BELOW_25 = ~IS_CODE & (POSITION >= PROMPT_TOKENS) & (POSITION < 25)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ IS_CODE, POSITION = ROW // ROWS >= 2, ROW % ROWS
         (DatasetRules(max_position=7), POSITION < 7),
         (DatasetRules(phase="prefill"), POSITION < PROMPT_TOKENS),
         (DatasetRules(phase="decode"), POSITION >= PROMPT_TOKENS),
-        (DatasetRules(workloads=("chat",), phase="decode", max_position=25), ~IS_CODE & (POSITION >= 20) & (POSITION < 25)),
+        (DatasetRules(workloads=("chat",), phase="decode", max_position=25), CHAT_DECODE_BELOW_25),
         (DatasetRules(holdout_workloads=("chat",)), IS_CODE),
     ],
 )  # fmt: skip
@@ -148,13 +150,12 @@ def test_held_out_requests_are_whole_seeded_and_not_calibrated_on() -> None:
 
 def test_requests_with_the_same_prompt_fall_on_the_same_side(tmp_path: Path) -> None:
     trace = make(tmp_path / "t.kvtrace", hashes=("same", "other", "same", "same"))
+    seen = set()
     for seed in range(30):
-        try:
+        with suppress(InputError):  # both prompts fell on one side, so the other is empty
             made = calibrate([trace], Recipe(), DatasetRules(holdout=0.5, seed=seed))
-        except InputError as error:  # both prompts on one side
-            assert "is held out" in str(error) or "to calibrate on" in str(error)
-            continue
-        assert held_out(made) in ({(0, 1)}, {(0, 0), (0, 2), (0, 3)})
+            seen.add(frozenset(held_out(made)))
+    assert seen == {frozenset({(0, 1)}), frozenset({(0, 0), (0, 2), (0, 3)})}
 
 
 def test_a_held_out_workload_that_shares_a_prompt_is_refused(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_a_layer_that_was_not_captured_is_refused(tmp_path: Path) -> None:
     file.write_text(
         seal(record.model_copy(update={"model": record.model.model_copy(update={"num_layers": 3})}))
     )
-    with pytest.raises(InputError, match="no row of 4 of 12 heads is left .first: layer 2, KV head 0, k"):
+    with pytest.raises(InputError, match=r"no row of 4 of 12 heads is left \(first: layer 2, KV head 0, k"):
         calibrate([open_trace(tmp_path / "t.kvtrace")], Recipe(), DatasetRules())
 
 

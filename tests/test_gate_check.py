@@ -114,6 +114,19 @@ def test_long_positions_decide_for_themselves(tmp_path: Path) -> None:
     assert found.segments[1].seen_positions == (4000, 4001)
 
 
+def test_an_edge_belongs_to_the_segment_that_it_begins(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 10, positions=[7, 8], prompt_tokens=100))
+    segments = '[[segments]]\nname = "all"\npositions = [0, 8, 16]\nprompt_tokens = [0, 100, 101]'
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5", segments=segments))
+    tokens = {(one.positions, one.prompt_tokens): one.num_tokens for one in found.segments}
+    assert tokens == {
+        ((0, 7), (0, 99)): 0,
+        ((0, 7), (100, 100)): 10,
+        ((8, 15), (0, 99)): 0,
+        ((8, 15), (100, 100)): 10,
+    }
+
+
 def test_prompt_lengths_decide_for_themselves(tmp_path: Path) -> None:
     run = gate_run(
         tmp_path / "run",
@@ -134,6 +147,14 @@ def test_too_few_requests_for_the_policy_are_not_within_whatever_the_estimate(tm
     found = outcome(run, policy(tmp_path, "clipped_frac = 0.1"))
     assert found.verdict is Verdict.not_enough
     assert found.segments[0].reason == "9 requests, the policy asks for 10"
+
+
+def test_an_estimate_beyond_its_limit_is_no_breach_on_thin_coverage(tmp_path: Path) -> None:
+    values = {"num_values": 100, "num_clipped": 90}
+    run = gate_run(tmp_path / "run", Traffic("chat", 9, values=values))
+    found = outcome(run, policy(tmp_path, "clipped_frac = 0.1"))
+    assert found.segments[0].limits[0].verdict is Verdict.breached
+    assert found.verdict is Verdict.not_enough
 
 
 def test_four_requests_that_always_clip_are_a_breach_on_any_coverage(tmp_path: Path) -> None:
@@ -236,6 +257,29 @@ def test_strata_are_pooled_by_what_they_were_sampled_from(tmp_path: Path) -> Non
     limit = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.1")).segments[0].limits[0]
     assert limit.worst is not None
     assert limit.worst.value == pytest.approx(16 * 100 / (16 * 200 + 200))
+
+
+def test_nan_or_inf_breaches_whatever_the_limits(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 40, num_nonfinite=2))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.9"))
+    assert found.verdict is Verdict.breached
+    assert found.segments[0].num_nonfinite_vectors == 8  # 2 requests × 4 heads
+    assert found.triggers == ("NaN or inf: all · chat: 8 vectors",)
+
+
+def test_a_trace_without_the_candidate_counts_nowhere_and_is_named(tmp_path: Path) -> None:
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 40, clipped={HEAD: [10] * 40}),
+        Traffic("chat", 40, source="bf16 night"),
+        sources_of={"cal": ["day"]},
+    )
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.2"))
+    assert found.segments[0].num_requests == 40
+    assert found.segments[0].limits[0].worst is not None
+    assert found.segments[0].limits[0].worst.value == 1.0
+    assert "trace bf16 night: the candidate does not exist there" in found.not_tested
+    assert not any(trigger.startswith("traffic") for trigger in found.triggers)
 
 
 def test_lost_rows_are_shown(tmp_path: Path) -> None:

@@ -117,6 +117,51 @@ def test_a_regression_is_listed_even_where_the_mean_improves(tmp_path: Path) -> 
     assert (v.regressions[0].layer, v.regressions[0].kv_head, v.regressions[0].tensor) == OTHER
 
 
+def test_what_was_not_seen_yet_counts_only_where_it_is_possible(tmp_path: Path) -> None:
+    # `cal` clips more in 5 of 30 requests. If 1.0 is as wide everywhere, more cannot turn into less; if it is
+    # narrower in another head, 25 silent requests are too few to tell.
+    traffic = Traffic("chat", 30, clipped={HEAD: [5] * 5})
+    verdicts = []
+    for name, other_head in (("nested", WIDE), ("crossing", (120, 150))):
+        run = gate_run(
+            tmp_path / name,
+            traffic,
+            candidates=[BF16, CAL, UNIT],
+            head_thresholds={
+                ("unit", HEAD): WIDE,
+                ("unit", OTHER): other_head,
+                ("cal", OTHER): (120, 190) if name == "crossing" else WIDE,
+            },
+        )
+        verdicts.append(row(table(run), "cal").paired[1].verdict)
+    assert verdicts == ["higher", "not enough to tell"]
+
+
+def test_equal_candidates_of_runs_that_may_differ_both_stay(tmp_path: Path) -> None:
+    runs = [
+        gate_run(
+            tmp_path / name,
+            Traffic("chat", 5),
+            candidates=[BF16],
+            record=run_record(source_record(attention_backends=(name.upper(),))),
+        )
+        for name in ("one", "other")
+    ]
+    found = table(*runs, allow=("attention_backend",))
+    assert [one.name for one in found.rows] == ["one:bf16", "other:bf16"]
+
+
+def test_requests_with_other_rows_are_not_paired(tmp_path: Path) -> None:
+    one = gate_run(tmp_path / "one", Traffic("chat", 30), candidates=[BF16, UNIT])
+    other = gate_run(
+        tmp_path / "other",
+        Traffic("chat", 30, positions=range(9)),
+        candidates=[CAL],
+        record=run_record(source_record(trace_sha256="1" * 64)),
+    )
+    assert row(table(one, other, allow=("trace_sha256",)), "cal").not_paired is not None
+
+
 def test_layers_left_out_are_compared_with_the_same_scales_without_that(tmp_path: Path) -> None:
     artifact = CAL | {"artifact": "scales", "artifact_sha256": "a" * 64}
     traffic = Traffic("chat", 30, clipped={HEAD: [2] * 20})

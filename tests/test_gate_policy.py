@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import kvtrace.gate.policy
 from kvtrace.errors import PolicyError
 from kvtrace.gate.policy import load_policy
 from kvtrace.gate.segments import protected_segments
@@ -30,6 +31,14 @@ def write(folder: Path, text: str) -> Path:
     path = folder / "policy.toml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def test_the_documented_example_is_a_policy(tmp_path: Path) -> None:
+    assert kvtrace.gate.policy.__doc__
+    example = kvtrace.gate.policy.__doc__.split("\n\n", 1)[1]
+    loaded = load_policy(write(tmp_path, example)).policy
+    assert [one.name for one in loaded.segments] == ["all", "long prompts"]
+    assert loaded.segments[1].limits is not None
 
 
 def test_a_policy_keeps_its_date_and_the_hash_of_its_bytes(tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
-"""Queries on random runs give what plain loops over the same rows give: several traces, sampling rules, skipped
-layers, vectors without a finite value."""
+"""Queries on random runs give what loops give: two traces, two sampling rules, skipped layers, NULLs."""
 
 from __future__ import annotations
 

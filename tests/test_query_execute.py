@@ -194,6 +194,18 @@ def test_a_table_is_aligned_and_leaves_out_what_does_not_fit() -> None:
     assert left_out == ("absent",)
 
 
+def test_a_table_breaks_long_column_names_rather_than_widen_the_column() -> None:
+    result = Result(("kv_head", "out_of_range_frac"), [(1, 0.25)])
+    assert as_table(result)[0].splitlines() == [
+        "        out_",
+        "         of_",
+        " kv_  range_",
+        "head    frac",
+        "────  ──────",
+        "   1    0.25",
+    ]
+
+
 def test_json_has_no_nan_and_csv_leaves_null_empty() -> None:
     result = Result(("x", "y"), [(float("nan"), None), (0.1, [1, float("inf")])])
     assert json.loads(as_json(result)) == [{"x": None, "y": None}, {"x": 0.1, "y": [1, None]}]

@@ -58,8 +58,8 @@ def test_the_first_screen_says_which_head_clips_under_which_candidate_and_where(
     first_screen = flowing("\n".join(report_text(report).splitlines()[:12]))
     assert (
         "shipped Was NOT LOADED. CLIPS in 1 of 2 K and 0 of 2 V heads. Worst: layer 0 head 0 K, 7.14 % of "
-        "its values clipped (14.3 % out of range), largest 280 where 224 is covered; most at positions 2–3 (10 %) and "
-        "in code (10 %)."
+        "its values clipped (14.3 % out of range), largest 280 where 224 is covered; most at positions 2–3 "
+        "(10 %) and in code (10 %)."
     ) in first_screen
     assert "running in range: no value of 4 heads (K and V counted apart) leaves it." in first_screen
     assert "broken INVALID, not scored: layer 0 K scale is NaN" in first_screen

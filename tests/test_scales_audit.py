@@ -545,6 +545,18 @@ def test_a_changed_model_fires_its_trigger(
     assert (finding.severity, finding.evidence["what"]) == (severity, field)
 
 
+def test_a_longer_supported_length_fires_its_trigger(
+    against_sample: Any, healthy: Calibration, tmp_path: Path
+) -> None:
+    write_calibration(tmp_path / "a", healthy, checkpoint=None)
+    manifest = json.loads((tmp_path / "a" / "kvtrace.json").read_text())
+    assert manifest["model"]["max_model_len"] == 8192
+    manifest["model"]["max_model_len"] = 4096
+    (tmp_path / "a" / "kvtrace.json").write_text(json.dumps(manifest))
+    finding = found(against_sample(tmp_path / "a"), "stale-artifact")
+    assert (finding.severity, finding.evidence["what"]) == ("warning", "supported_length")
+
+
 def test_scales_changed_after_their_calibration_are_named(healthy: Calibration, tmp_path: Path) -> None:
     write_calibration(tmp_path / "a", healthy, checkpoint=None)
     save_scales(tmp_path / "b", times(2)(healthy.scales), model=SMOLLM2)

@@ -154,6 +154,14 @@ def test_a_scale_of_no_float_dtype_or_without_a_layer_is_reported_not_read(tmp_p
     assert {u.name for u in artifact.unmatched} == set(tensors)
 
 
+def test_a_vision_towers_scales_are_reported_and_do_not_stand_for_the_text_models(tmp_path: Path) -> None:
+    text = {f"language_model.layers.{n}.self_attn.k_scale": [0.5 + n] for n in range(3)}
+    vision = {f"vision_tower.layers.{n}.self_attn.k_scale": [8.0] for n in range(2)}
+    artifact = load_artifact(checkpoint(tmp_path / "c", vision | text, model={}))
+    assert {s.layer: s.values for s in artifact.scales} == {0: (0.5,), 1: (1.5,), 2: (2.5,)}
+    assert {u.name for u in artifact.unmatched} == set(vision)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_every_float_dtype_is_read_exactly(tmp_path: Path, dtype: torch.dtype) -> None:
     values = torch.tensor([0.0369, 2.5e-4, 448.0], dtype=dtype)

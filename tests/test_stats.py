@@ -104,6 +104,12 @@ def test_benjamini_yekutieli_q_values_follow_their_formula() -> None:
     assert "at most the limit" in found.hypothesis
 
 
+def test_a_q_value_is_never_larger_than_that_of_a_larger_p_value() -> None:
+    # By rank alone 0.04 would get 0.11 and 0.0401 only 0.0735.
+    found = discoveries([0.01, 0.04, 0.0401])
+    assert found.q_value == pytest.approx([0.055, 0.0401 * 11 / 6, 0.0401 * 11 / 6])
+
+
 def test_no_test_gives_no_claim() -> None:
     assert discoveries([]).num_tested == 0
 

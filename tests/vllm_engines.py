@@ -24,6 +24,9 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # the driver asks the worker process about itself
     "VLLM_NO_USAGE_STATS": "1",
+    # With any KV connector vLLM's CPU worker leaves one core more to others (utils/ompmultiprocessing.py), and
+    # another number of threads sums in another order. Said here, it is the same with and without capture.
+    "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
 }
 ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 

@@ -74,6 +74,7 @@ def calibrate(
     from kvtrace.extras import require_extra
 
     require_extra("analysis", "calibrate", "torch")
+    from kvtrace.commands.progress import show_progress
     from kvtrace.numerics import find_engine
     from kvtrace.scales.calibrate import calibrate as calibrate_traces
     from kvtrace.scales.calibration_text import calibration_text
@@ -101,7 +102,8 @@ def calibrate(
     )
     opened = [open_trace(path) for path in traces]
     check_target(output, checkpoint, opened[0].record.model, recipe.granularity)
-    calibration = calibrate_traces(opened, recipe, rules)
+    with show_progress("count") as progress:
+        calibration = calibrate_traces(opened, recipe, rules, progress)
     write_calibration(output, calibration, checkpoint=checkpoint)
     typer.echo(calibration_text(calibration), nl=False)
     typer.echo(f"\nWritten to {output}")

@@ -53,6 +53,14 @@ SKIP_LAYERS = Annotated[
     str | None,
     typer.Option("--skip-layers", help="Layers left unquantized, such as 0,1,29.", show_default=False),
 ]
+ONLINE = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--online",
+        help="A cache with scales per token and head: fp8-per-token-head or int8-per-token-head.",
+        show_default=False,
+    ),
+]
 DEVICE = Annotated[
     str | None,
     typer.Option("--device", help="cpu, cuda or cuda:N. Default: CUDA if there is one.", show_default=False),

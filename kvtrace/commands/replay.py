@@ -13,6 +13,7 @@ from kvtrace.commands.candidate_options import (
     DEVICE,
     ENGINE,
     FP8_FORMAT,
+    ONLINE,
     SCALES,
     SKIP_LAYERS,
     TENSOR_PARALLEL,
@@ -37,6 +38,7 @@ def replay(
     backend: BACKEND = None,
     tp: TENSOR_PARALLEL = None,
     skip_layers: SKIP_LAYERS = None,
+    online: ONLINE = None,
     device: DEVICE = None,
     direct: Annotated[
         bool, typer.Option("--direct", help="Replay every value, instead of the trace's exact counts.")
@@ -53,6 +55,7 @@ def replay(
 
     require_extra("analysis", "replay", "torch", "pyarrow", "safetensors")
     from kvtrace.commands.progress import show_progress
+    from kvtrace.replay import online as per_token_head
     from kvtrace.replay import replay as replay_traces
     from kvtrace.replay import standard_candidates
     from kvtrace.runs.write import check_output
@@ -65,7 +68,9 @@ def replay(
         opened, engine=engine, fp8_format=fp8_format, backend=backend, tp=tp, skip_layers=skip_layers
     )
     artifacts = [load_artifact(path, artifact_format) for path in scales or []]
-    candidates = standard_candidates(opened, artifacts, setup)
+    candidates = standard_candidates(opened, artifacts, setup) + [
+        per_token_head(name) for name in online or []
+    ]
     with show_progress("replay") as progress:
         replay_traces(
             opened,

@@ -9,7 +9,13 @@ import numpy as np
 
 from kvtrace.errors import InputError, NoValidCandidateError
 from kvtrace.gate.decide import EVENT_OF_LIMIT, decide_values, decide_vectors
-from kvtrace.gate.envelope import captured_outside, envelope_sentence, fired_triggers, untested_parts
+from kvtrace.gate.envelope import (
+    captured_outside,
+    envelope_sentence,
+    fired_triggers,
+    traces_without,
+    untested_parts,
+)
 from kvtrace.gate.measure import measure
 from kvtrace.gate.outcome import CheckOutcome, PolicyReference, SegmentOutcome, Verdict
 from kvtrace.gate.segments import protected_segments
@@ -52,7 +58,7 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
         _segment_outcome(segment, one, found, policy)
         for segment, one, found in zip(segments, measured, q_values, strict=True)
     )
-    outside = captured_outside(connection)
+    outside = captured_outside(connection, name)
     return CheckOutcome(
         run=str(run.path),
         candidate=name,
@@ -61,7 +67,7 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
         policy=policy_reference(policy_file, run),
         verdict=_overall([one.verdict for one in outcomes]),
         envelope=envelope_sentence(name, policy, outcomes),
-        not_tested=untested_parts(outside, outcomes),
+        not_tested=untested_parts(outside, traces_without(connection, name), outcomes),
         triggers=fired_triggers(run, policy.approved, outside, outcomes),
         confidence=policy.confidence,
         interval_method=METHOD,
@@ -137,8 +143,8 @@ def _segment_outcome(
         for limit, bound in segment.limits.given().items()
     )
     missing = _missing_coverage(segment, measured)
-    verdict = _segment_verdict(limits, missing)
-    nonfinite = measured.values.columns.get("num_nonfinite", np.zeros(0))
+    nonfinite = int(measured.vectors.columns["num_nonfinite"].sum())
+    verdict = Verdict.breached if nonfinite else _segment_verdict(limits, missing)
     return SegmentOutcome(
         name=segment.name,
         workload=segment.workload,
@@ -154,7 +160,7 @@ def _segment_outcome(
         num_incomplete_requests=extent.num_incomplete,
         min_requests=segment.coverage.requests,
         min_tokens=segment.coverage.tokens,
-        num_nonfinite_values=int(nonfinite.sum()),
+        num_nonfinite_vectors=nonfinite,
         verdict=verdict,
         reason=missing if verdict is Verdict.not_enough and missing else _reason(limits, verdict),
         limits=limits,

@@ -80,8 +80,10 @@ def _segment(segment: SegmentOutcome) -> Iterator[str]:
     yield from wrapped(f"{segment.num_requests:,} requests{lost}, {segment.num_tokens:,} tokens", "    ")
     if segment.reason:
         yield from wrapped(segment.reason, "    ")
-    if segment.num_nonfinite_values:
-        yield from wrapped(f"{segment.num_nonfinite_values:,} NaN or inf values", "    ")
+    if segment.num_nonfinite_vectors:
+        yield from wrapped(
+            f"{segment.num_nonfinite_vectors:,} vectors hold NaN or inf, which always breaches", "    "
+        )
     if segment.num_requests:
         for limit in segment.limits:
             yield from _limit(limit)

@@ -34,8 +34,16 @@ SELECT workload, workload IN (SELECT workload FROM gate_segments) AS is_protecte
   count(DISTINCT (source, request)) AS num_requests, count(*) AS num_tokens, max(position) AS last_position
 FROM rows JOIN requests USING (source, request)
   ANTI JOIN gate_rows USING (source, "row")
+WHERE source IN (SELECT source FROM scales WHERE candidate = $candidate)
 GROUP BY workload
 ORDER BY workload
+"""
+
+
+_TRACES_WITHOUT: Final = """
+SELECT DISTINCT source FROM requests
+WHERE source NOT IN (SELECT source FROM scales WHERE candidate = $candidate)
+ORDER BY source
 """
 
 
@@ -51,9 +59,15 @@ class Outside:
     last_position: int
 
 
-def captured_outside(connection: duckdb.DuckDBPyConnection) -> tuple[Outside, ...]:
+def captured_outside(connection: duckdb.DuckDBPyConnection, candidate: str) -> tuple[Outside, ...]:
     """Return what was captured outside every segment; the tables of `measure` must be there."""
-    return tuple(Outside(*row) for row in connection.execute(_OUTSIDE).fetchall())
+    return tuple(Outside(*row) for row in connection.execute(_OUTSIDE, {"candidate": candidate}).fetchall())
+
+
+def traces_without(connection: duckdb.DuckDBPyConnection, candidate: str) -> tuple[str, ...]:
+    """Return the traces of the run in which the candidate does not exist."""
+    rows = connection.execute(_TRACES_WITHOUT, {"candidate": candidate}).fetchall()
+    return tuple(row[0] for row in rows)
 
 
 def envelope_sentence(candidate: str, policy: Policy, segments: Sequence[SegmentOutcome]) -> str:
@@ -70,7 +84,9 @@ def envelope_sentence(candidate: str, policy: Policy, segments: Sequence[Segment
     )
 
 
-def untested_parts(outside: Iterable[Outside], segments: Sequence[SegmentOutcome]) -> tuple[str, ...]:
+def untested_parts(
+    outside: Iterable[Outside], absent_from: Iterable[str], segments: Sequence[SegmentOutcome]
+) -> tuple[str, ...]:
     """Return what the envelope does not speak of, a phrase each."""
     untold = [
         f"{one.name}: {one.reason or one.verdict.value}"
@@ -78,7 +94,8 @@ def untested_parts(outside: Iterable[Outside], segments: Sequence[SegmentOutcome
         if one.verdict is Verdict.not_enough
     ]
     unprotected = [_outside_words(one) for one in outside]
-    return (*untold, *unprotected, NOT_VISIBLE)
+    absent = [f"trace {plain(name)}: the candidate does not exist there" for name in absent_from]
+    return (*untold, *unprotected, *absent, NOT_VISIBLE)
 
 
 def fired_triggers(
@@ -102,7 +119,12 @@ def fired_triggers(
         for limit in one.limits
         if one.verdict is Verdict.breached and limit.verdict is Verdict.breached
     ]
-    return (*changed, *mixed, *traffic, *breached)
+    nonfinite = [
+        f"NaN or inf: {one.name}: {one.num_nonfinite_vectors:,} vectors"
+        for one in segments
+        if one.num_nonfinite_vectors
+    ]
+    return (*changed, *mixed, *traffic, *breached, *nonfinite)
 
 
 def _segment_words(one: SegmentOutcome) -> str:

@@ -30,6 +30,7 @@ FROM rows
     AND position >= s.position_from AND position < s.position_to
     AND prompt_tokens >= s.prompt_from AND prompt_tokens < s.prompt_to
     AND output_tokens >= s.output_from AND output_tokens < s.output_to
+WHERE source IN (SELECT source FROM scales WHERE candidate = $candidate)
 """
 
 _COVERAGE: Final = """
@@ -43,6 +44,7 @@ GROUP BY segment
 _VECTOR_SUMS: Final = """
 WITH per_request AS (
   SELECT segment, layer, kv_head, tensor, source, request, sum(weight) AS n,
+    count(*) FILTER (has_nonfinite) AS nonfinite,
     coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code), 0) AS clipped,
     coalesce(sum(weight) FILTER (absmax_code > max_in_range_code), 0) AS outside
   FROM vectors
@@ -52,7 +54,7 @@ WITH per_request AS (
   GROUP BY ALL
 )
 SELECT segment, layer, kv_head, tensor, count(*) AS num_requests,
-  sum(n) AS n, sum(n * n) AS nn,
+  sum(nonfinite) AS num_nonfinite, sum(n) AS n, sum(n * n) AS nn,
   count(*) FILTER (clipped > 0) AS clipped_k, sum(clipped) AS clipped_x,
   sum(clipped * clipped) AS clipped_xx, sum(clipped * n) AS clipped_xn, max(clipped / n) AS clipped_max,
   count(*) FILTER (outside > 0) AS outside_k, sum(outside) AS outside_x,
@@ -65,8 +67,8 @@ ORDER BY segment, layer, kv_head, tensor
 _VALUE_SUMS: Final = """
 SELECT segment, layer, kv_head, tensor,
   sum(weight * num_values) AS num_values, sum(weight * num_out_of_range) AS num_out_of_range,
-  sum(weight * num_clipped) AS num_clipped, sum(num_nonfinite) AS num_nonfinite,
-  sum(weight * sum_sq_signal) AS sum_sq_signal, sum(weight * sum_sq_error) AS sum_sq_error,
+  sum(weight * num_clipped) AS num_clipped, sum(weight * sum_sq_signal) AS sum_sq_signal,
+  sum(weight * sum_sq_error) AS sum_sq_error,
   sum(weight * sum_sq_clip_error) AS sum_sq_clip_error
 FROM cells
   JOIN sampling USING (source, sampling_id)
@@ -151,10 +153,11 @@ def measure(
     """Return coverage and sums of each segment under `candidate`, in order.
 
     connection: to the run, with the views of queries/views.sql. Heads that the candidate leaves unquantized
-    are left out: nothing of theirs can leave a range. Sums are weighted by what the rows were sampled from.
+    are left out: nothing of theirs can leave a range. So are traces in which it does not exist, such as
+    `effective` in a trace of an unquantized cache. Sums are weighted by what the rows were sampled from.
     """
     _create_segments(connection, segments)
-    connection.execute(_SEGMENT_ROWS)
+    connection.execute(_SEGMENT_ROWS, {"candidate": candidate})
     extents = {row[0]: _extent(row[1:]) for row in connection.execute(_COVERAGE).fetchall()}
     quantized = dict(connection.execute(_QUANTIZED_HEADS, {"candidate": candidate}).fetchall())
     vectors = _tables(connection, _VECTOR_SUMS, candidate, len(segments))

@@ -86,8 +86,8 @@ class SegmentOutcome(_Outcome):
     num_incomplete_requests: int
     min_requests: int
     min_tokens: int
-    num_nonfinite_values: int
-    """NaN and inf in K or V of quantized heads; no scale helps against them."""
+    num_nonfinite_vectors: int
+    """Vectors of quantized heads that hold NaN or inf: always a breach, since no scale helps against them."""
     verdict: Verdict
     reason: str | None
     limits: tuple[LimitOutcome, ...]

@@ -24,6 +24,8 @@ phase = "prefill"              # or decode; both when absent
 positions = [4096, 8192]       # edges: 4,096 to 8,191; more edges make more segments
 prompt_tokens = [2048, 8193]   # edges, as are output_tokens
 limits = {vectors_clipped_frac = 0.02}    # instead of [limits], not in addition
+
+# A vector with NaN or inf breaches any policy. Every head decides for itself, its K and its V apart.
 """
 
 from __future__ import annotations

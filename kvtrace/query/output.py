@@ -26,14 +26,15 @@ def as_table(result: Result, width: int | None = None) -> tuple[str, tuple[str, 
     width: columns of the terminal; None: no limit. Control characters are shown as escapes, NULL as NULL.
     """
     cells = [[_cell(value) for value in row] for row in result.rows]
-    names = [plain(name, _CELL_WIDTH) for name in result.columns]
-    widths = [
-        max(len(name), *(len(row[index]) for row in cells), 0) if cells else len(name)
-        for index, name in enumerate(names)
-    ]
+    names = [_pieces(plain(name, _CELL_WIDTH)) for name in result.columns]
+    widths = [max(map(len, [*pieces, *(row[index] for row in cells)])) for index, pieces in enumerate(names)]
     shown = _that_fit(widths, width)
     numeric = [_is_numeric([row[index] for row in result.rows]) for index in range(shown)]
-    lines = [_line(names, widths, numeric), "  ".join("─" * size for size in widths[:shown])]
+    headers = [_wrapped(pieces, size) for pieces, size in zip(names[:shown], widths, strict=False)]
+    height = max(map(len, headers))
+    headers = [[""] * (height - len(header)) + header for header in headers]
+    lines = [_line(level, widths, numeric) for level in zip(*headers, strict=True)]
+    lines.append("  ".join("─" * size for size in widths[:shown]))
     lines += [_line(row, widths, numeric) for row in cells]
     return "\n".join(lines) + "\n", result.columns[shown:]
 
@@ -76,6 +77,22 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.{_SIGNIFICANT_DIGITS}g}"
     return plain(str(value), _CELL_WIDTH)
+
+
+def _pieces(name: str) -> list[str]:
+    """Return a column's name cut after its underscores, where a header may break."""
+    parts = name.split("_")
+    return [f"{part}_" for part in parts[:-1]] + parts[-1:]
+
+
+def _wrapped(pieces: Sequence[str], width: int) -> list[str]:
+    """Return the pieces in as few lines of `width` as they need; each of them fits."""
+    lines = [""]
+    for piece in pieces:
+        if lines[-1] and len(lines[-1]) + len(piece) > width:
+            lines.append("")
+        lines[-1] += piece
+    return lines
 
 
 def _that_fit(widths: Sequence[int], width: int | None) -> int:

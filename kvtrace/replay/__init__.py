@@ -7,6 +7,7 @@ from kvtrace.replay.candidate import (
     effective,
     from_artifact,
     from_scales,
+    online,
     standard_candidates,
     unit,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "effective",
     "from_artifact",
     "from_scales",
+    "online",
     "replay",
     "standard_candidates",
     "unit",

@@ -9,11 +9,13 @@ import numpy as np
 
 from kvtrace.errors import InputError, InvalidCandidateError
 from kvtrace.numerics import find_pair
+from kvtrace.numerics.online import SCALE_BYTES
 from kvtrace.scales import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from kvtrace.numerics.online import OnlinePolicy
     from kvtrace.replay.candidate import Candidate, EngineSetup, ScaleKey
     from kvtrace.scales import ScaleArtifact
     from kvtrace.trace.reader import MergedLayer, Trace
@@ -26,7 +28,7 @@ class AppliedScale:
     value: float | None
     """float32 value; None: not quantized."""
     origin: str
-    """File and key, `effective`, `unit`, `given`, `skipped` or `unquantized`."""
+    """File and key, `effective`, `unit`, `given`, `skipped`, `unquantized` or the online policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class AppliedScales:
 
     scales: Mapping[ScaleKey, AppliedScale]
     granularity: str | None
-    """tensor or attn_head as applied; None: nothing is quantized."""
+    """tensor, attn_head or token_head as applied; None: nothing is quantized."""
     note: str | None
     hypothetical: bool
     """Whether the captured engine did something else."""
@@ -55,6 +57,8 @@ def apply_candidate(candidate: Candidate, trace: Trace) -> AppliedScales | None:
     """
     if candidate.kind == "effective" and not trace.has_fp8_cache:
         return None
+    if candidate.policy is not None:
+        return _online(candidate.policy, trace)
     if candidate.setup is None:
         return _unquantized(trace)
     _check_setup(candidate.setup)
@@ -94,6 +98,18 @@ def _keys(trace: Trace) -> Iterator[ScaleKey]:
 def _unquantized(trace: Trace) -> AppliedScales:
     scales = {key: AppliedScale(None, "unquantized") for key in _keys(trace)}
     return AppliedScales(scales, None, None, hypothetical=trace.has_fp8_cache)
+
+
+def _online(policy: OnlinePolicy, trace: Trace) -> AppliedScales:
+    scales = {key: AppliedScale(None, policy.name) for key in _keys(trace)}
+    dims = {d for layer in trace.layers.values() for d in (layer.head_dim_k, layer.head_dim_v)}
+    extra = " to ".join(
+        f"{100 * SCALE_BYTES / dim:.1f} %" for dim in sorted({max(dims), min(dims)}, reverse=True)
+    )
+    note = (
+        f"its scales take {SCALE_BYTES} bytes per token, head and tensor: {extra} more than the codes alone"
+    )
+    return AppliedScales(scales, "token_head", note, hypothetical=True)
 
 
 def _effective_scales(trace: Trace) -> dict[ScaleKey, AppliedScale]:

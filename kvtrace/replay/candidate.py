@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Literal
 
 from kvtrace.errors import InputError
 from kvtrace.numerics import DEFAULT_ENGINE, find_engine
+from kvtrace.numerics.online import find_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kvtrace.numerics.online import OnlinePolicy
     from kvtrace.scales import ScaleArtifact
     from kvtrace.trace.reader import Trace
 
-Kind = Literal["bf16", "effective", "unit", "artifact"]
+Kind = Literal["bf16", "effective", "unit", "artifact", "online"]
 ScaleKey = tuple[int, int, str]
 """(layer, global kv_head, "k" | "v")."""
 
@@ -51,6 +53,22 @@ class Candidate:
     artifact: ScaleArtifact | None = None
     scales: Mapping[ScaleKey, float] | None = None
     """Given directly instead of an artifact."""
+    policy: OnlinePolicy | None = None
+    """Scales chosen per token and head while serving; it has no scales of its own."""
+
+    @property
+    def engine(self) -> str | None:
+        """Return the numerics replayed; None where nothing is quantized."""
+        if self.policy:
+            return self.policy.name
+        return self.setup.engine if self.setup else None
+
+    @property
+    def format(self) -> str | None:
+        """Return the cache's format; None where nothing is quantized."""
+        if self.policy:
+            return self.policy.format
+        return self.setup.fp8_format if self.setup else None
 
 
 def bf16() -> Candidate:
@@ -81,6 +99,14 @@ def from_artifact(name: str, artifact: ScaleArtifact, setup: EngineSetup = Engin
 def from_scales(name: str, scales: Mapping[ScaleKey, float], setup: EngineSetup = EngineSetup()) -> Candidate:
     """Return scales given as numbers, one per (layer, global kv_head, tensor)."""
     return Candidate(name, "artifact", setup, scales=scales)
+
+
+def online(policy: str) -> Candidate:
+    """Return a cache that scales every token and head by its own absmax.
+
+    policy: fp8-per-token-head or int8-per-token-head. Raises InputError: unknown.
+    """
+    return Candidate(policy, "online", None, policy=find_policy(policy))
 
 
 def standard_candidates(

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from kvtrace import __version__
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES
 from kvtrace.profile.ready import can_be_profiled, ready_profile
+from kvtrace.replay.audited import write_findings
 from kvtrace.replay.bind import bind_candidates
 from kvtrace.replay.device import choose_device
 from kvtrace.replay.direct import replay_directly
+from kvtrace.replay.per_token_head import online_sums
 from kvtrace.replay.profiled import replay_profile
 from kvtrace.replay.tables import (
     write_candidates,
@@ -96,10 +98,13 @@ class _SourceWriter:
         here = [(one.candidate, one.scales[source]) for one in bound if source in one.scales]
         for candidate, scales in here:
             write_scales(run, source, trace, candidate.name, candidate.setup, scales)
-        self._run, self._source, self._trace = run, source, trace
+        self._run, self._source, self._trace, self._bound = run, source, trace, bound
         self._names = [candidate.name for candidate, _ in here]
         self._applied = [(candidate.setup, scales) for candidate, scales in here]
         self._cells = find_cells(trace)
+        self._policies = {
+            number: candidate.policy for number, (candidate, _) in enumerate(here) if candidate.policy
+        }
 
     def replay(
         self, method: Method, device: torch.device, memory_bytes: int, progress: Progress | None
@@ -107,6 +112,7 @@ class _SourceWriter:
         """Return the method used, and whether tensors were read."""
         trace, cells = self._trace, self._cells
         if method == "direct" or not can_be_profiled(trace):
+            write_findings(self._run, self._source, trace, self._bound, None)
             self._write(
                 replay_directly(
                     trace,
@@ -115,13 +121,16 @@ class _SourceWriter:
                     device,
                     on_vectors=lambda vectors: write_vectors(self._run, self._source, vectors),
                     progress=progress,
-                )
+                ),
+                device,
+                progress,
             )
             return "direct", True
         with ready_profile(trace, cells, device, memory_bytes=memory_bytes, progress=progress) as (
             profile,
             reread,
         ):
+            write_findings(self._run, self._source, trace, self._bound, profile)
             sums = replay_profile(
                 profile,
                 cells,
@@ -130,15 +139,21 @@ class _SourceWriter:
                 on_vectors=lambda vectors: write_vectors(self._run, self._source, vectors),
             )
             if method == "profile":
-                self._write(sums)
+                self._write(sums, device, progress)
                 return "profile", reread
             both = list(sums)
         check_equal(both, replay_directly(trace, cells, self._applied, device, progress=progress))
-        self._write(both)
+        self._write(both, device, progress)
         return "profile", True
 
-    def _write(self, all_sums: Iterable[TensorSums]) -> None:
+    def _write(self, all_sums: Iterable[TensorSums], device: torch.device, progress: Progress | None) -> None:
+        online = {
+            number: online_sums(self._trace, self._cells, policy, device, progress)
+            for number, policy in self._policies.items()
+        }
         for sums in all_sums:
+            for number, own in online.items():
+                own.fill(sums, number)
             write_cells(self._run, self._source, self._cells, self._names, sums)
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 def write_candidates(run: RunWriter, bound: Sequence[BoundCandidate]) -> None:
     """Write the candidates, valid and invalid, in the order asked for."""
-    setups = [one.candidate.setup for one in bound]
     artifacts = [one.candidate.artifact for one in bound]
     run.write(
         CANDIDATES,
@@ -40,8 +39,8 @@ def write_candidates(run: RunWriter, bound: Sequence[BoundCandidate]) -> None:
             "status": ["invalid" if one.reason else "valid" for one in bound],
             "reason": [one.reason for one in bound],
             "hypothetical": [one.hypothetical for one in bound],
-            "engine": [setup and setup.engine for setup in setups],
-            "format": [setup and setup.fp8_format for setup in setups],
+            "engine": [one.candidate.engine for one in bound],
+            "format": [one.candidate.format for one in bound],
             "granularity": [one.granularity for one in bound],
             "artifact": [artifact and str(artifact.path) for artifact in artifacts],
             "artifact_sha256": [artifact and artifact.sha256 for artifact in artifacts],

@@ -73,6 +73,7 @@ def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
         "bf16": "the values as captured",
         "effective": "the scales that the engine used",
         "unit": "every scale 1.0, an engine's default",
+        "online": "a scale for every token and head, chosen while serving",
         "artifact": plain(candidate.artifact or "scales given as numbers", 100),
     }[candidate.kind]
     granularity = {"tensor": "per tensor", "attn_head": "per head"}.get(candidate.granularity or "")

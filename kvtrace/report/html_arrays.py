@@ -21,8 +21,8 @@ _LEVEL: Final = 6
 
 
 def pack_exact(array: NDArray[Any]) -> dict[str, Any]:
-    """Return the array as float32. NaN: not measured."""
-    return _packed("f4", np.ascontiguousarray(array, dtype="<f4"), array.shape)
+    """Return the array as it is. NaN: not measured."""
+    return _packed("f8", np.ascontiguousarray(array, dtype="<f8"), array.shape)
 
 
 def pack_counts(array: NDArray[Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def head_strata(
     dict[str, NDArray[np.float64]],
     dict[str, NDArray[np.int64]],
 ]:
-    """Return `ChartData`'s by_head, by_workload, by_position and num_requests from the rows of head_strata."""
+    """Return `ChartData`'s by_head, by_workload, by_position and num_requests of head_strata's rows."""
     C, H, W, S = len(axes.candidates), len(axes.heads), len(axes.workloads), len(axes.strata)
     candidate = index_in(table["candidate"], axes.candidates)
     tensor = index_in(table["tensor"], TENSORS)

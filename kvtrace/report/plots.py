@@ -117,7 +117,9 @@ def _with_values(part: Any, rows: dict[str, Rows]) -> Any:
         return part
     if set(part) == {"name"} and part["name"] in rows:
         return {"values": rows[part["name"]]}
-    return {key: _with_values(value, rows) for key, value in part.items()}
+    # Charts side by side must not share the names of their layers: Vega-Lite would share the data too.
+    names = {"name"} if "mark" in part else set()
+    return {key: _with_values(value, rows) for key, value in part.items() if key not in names}
 
 
 def _document(spec: Spec) -> Spec:

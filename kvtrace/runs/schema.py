@@ -128,7 +128,8 @@ CANDIDATES: Final = Table(
         Column(
             "kind",
             "string",
-            "bf16 (unquantized), effective (what the engine used), unit (1.0) or artifact",
+            "bf16 (unquantized), effective (what the engine used), unit (1.0), artifact, "
+            "or online (a scale for every token and head)",
         ),
         Column("status", "string", "valid or invalid"),
         Column("reason", "string", "why it is invalid; NULL where valid"),
@@ -139,7 +140,7 @@ CANDIDATES: Final = Table(
         ),
         Column("engine", "string", "numerics replayed, such as vllm-cuda; NULL for bf16"),
         Column("format", "string", "FP8 format, such as e4m3fn; NULL for bf16"),
-        Column("granularity", "string", "tensor or attn_head as applied; NULL for bf16"),
+        Column("granularity", "string", "tensor, attn_head or token_head as applied; NULL for bf16"),
         Column("artifact", "string", "path as given; NULL where none"),
         Column("artifact_sha256", "string", "over the scale tensors as read; NULL where none"),
         Column(
@@ -223,4 +224,20 @@ VECTORS: Final = Table(
     ),
 )
 
-TABLES: Final = (SAMPLING, REQUESTS, ROWS, CANDIDATES, SCALES, CELLS, VECTORS)
+FINDINGS: Final = Table(
+    "findings",
+    "source × candidate × what an audit of its artifact found",
+    (
+        _SOURCE,
+        _CANDIDATE,
+        Column("ordinal", "int32", "0-based order, errors first"),
+        Column("id", "string", "the audit rule's id, such as kv-swapped"),
+        Column("severity", "string", "error, warning or note"),
+        Column("message", "string", "what is the case"),
+        Column("action", "string", "what to do about it"),
+        Column("layers", "string", "layers concerned, such as 3,7; NULL: the artifact as a whole"),
+        Column("evidence", "string", "JSON object of the numbers that settle it; names carry the unit"),
+    ),
+)
+
+TABLES: Final = (SAMPLING, REQUESTS, ROWS, CANDIDATES, SCALES, CELLS, VECTORS, FINDINGS)

@@ -11,7 +11,7 @@ from kvtrace.scales.magnitudes import Group, Magnitudes, count_magnitudes, merge
 from kvtrace.scales.recipe import Recipe, scale_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kvtrace.trace.format import ModelRecord
     from kvtrace.trace.reader import Trace
@@ -40,14 +40,19 @@ class Calibration:
         return values[0] if len(values) == 1 else values[head]
 
 
-def calibrate(traces: Sequence[Trace], recipe: Recipe, rules: DatasetRules) -> Calibration:
+def calibrate(
+    traces: Sequence[Trace],
+    recipe: Recipe,
+    rules: DatasetRules,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Calibration:
     """Return scales for every layer of the model. Every tensor is read once, whatever the recipe.
 
     Raises InputError: the traces are of different models or lack layers or heads, or the rules leave no rows.
     """
     model = one_model(traces)
     dataset = split_dataset(traces, rules)
-    counts = count_magnitudes(dataset.sources, 1 if dataset.held_out is None else 2)
+    counts = count_magnitudes(dataset.sources, 1 if dataset.held_out is None else 2, progress)
     _require_every_group(counts[0], model)
     return Calibration(
         traces=tuple(traces),

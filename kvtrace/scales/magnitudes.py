@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -75,25 +75,32 @@ class TraceSelection:
     selection_of_token: NDArray[np.integer[Any]]
 
 
-def count_magnitudes(sources: Sequence[TraceSelection], num_selections: int) -> list[dict[Group, Magnitudes]]:
+def count_magnitudes(
+    sources: Sequence[TraceSelection],
+    num_selections: int,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[dict[Group, Magnitudes]]:
     """Return, per selection, the counts of every group with a row in it. Each tensor is read once.
 
-    Memory holds one chunk and the counts, some 20 KB a group of bf16 values.
+    Memory holds one chunk and the counts, some 20 KB a group of bf16 values. progress: takes (blocks done,
+    all).
     Raises IntegrityError: a chunk is missing, cut or damaged.
     """
     found: list[dict[Group, _Counter]] = [{} for _ in range(num_selections)]
-    for source in sources:
-        for block in source.trace.blocks():
-            selection = source.selection_of_token[block.row]
-            codes = _codes(block.values)
-            for number, counters in enumerate(found):
-                chosen = codes[selection == number] if (selection != number).any() else codes
-                if not len(chosen):
-                    continue
-                for axis, head in enumerate(block.kv_heads):
-                    group = (block.layer.index, head, block.tensor)
-                    counter = counters.setdefault(group, _Counter(block.layer.dtype))
-                    counter.add(chosen[:, axis])
+    refs = [(source, ref) for source in sources for ref in source.trace.block_refs()]
+    for done, (source, ref) in enumerate(refs):
+        progress(done, len(refs))
+        block = ref.load()
+        selection = source.selection_of_token[block.row]
+        codes = _codes(block.values)
+        for number, counters in enumerate(found):
+            chosen = codes[selection == number] if (selection != number).any() else codes
+            if not len(chosen):
+                continue
+            for axis, head in enumerate(block.kv_heads):
+                group = (block.layer.index, head, block.tensor)
+                counter = counters.setdefault(group, _Counter(block.layer.dtype))
+                counter.add(chosen[:, axis])
     return [{group: counter.result() for group, counter in counters.items()} for counters in found]
 
 

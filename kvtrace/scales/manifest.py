@@ -25,6 +25,8 @@ class ManifestModel(_Model):
     num_layers: int
     num_kv_heads: int
     head_dim: int
+    max_model_len: int | None = None
+    """Positions that the captured engine admitted."""
 
 
 class ManifestTrace(_Model):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from kvtrace.scales.magnitudes import Magnitudes
 
 E4M3_MAX: Final = 448.0
-_SMALLEST: Final = 2.0**-100
-"""Far below any scale of real keys and values, far above the subnormals of float32."""
+SMALLEST_SCALE: Final = 2.0**-100
+"""Far below any scale of real keys and values, far above the subnormals of bfloat16 and float32."""
 _CLOSE: Final = 1 + 1e-6
 """Scales whose errors are this close are compared by the round trip itself."""
 
@@ -38,11 +38,13 @@ def least_error_scale(
     """
     if magnitudes.amax == 0:
         raise ValueError("there is no value other than 0")
+    if magnitudes.amax <= E4M3_MAX * SMALLEST_SCALE:
+        return SMALLEST_SCALE
     top = no_clip_scale(magnitudes.amax)
     tried, errors = [_grid(top, 2 * top, power_of_two)], []
     errors.append(_errors(magnitudes, tried[0], engine, dtype))
     low = top
-    while low > _SMALLEST:
+    while low > SMALLEST_SCALE:
         high, low = low, low / 2
         scales = _grid(low, high, power_of_two)
         scales = scales[_clip_error_bound(magnitudes, scales) <= min(e.min() for e in errors)]

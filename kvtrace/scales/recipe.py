@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kvtrace.errors import InputError
-from kvtrace.scales.mse_search import E4M3_MAX, least_error_scale
+from kvtrace.scales.mse_search import E4M3_MAX, SMALLEST_SCALE, least_error_scale
 from kvtrace.scales.save import nearest_bfloat16
 
 if TYPE_CHECKING:
@@ -74,4 +74,4 @@ def scale_by(recipe: Recipe, magnitudes: Magnitudes, *, dtype: str = "bfloat16")
     scale *= recipe.headroom
     if recipe.power_of_two:
         scale = 2.0 ** math.ceil(math.log2(scale) - 1e-12)
-    return float(nearest_bfloat16([scale])[0])
+    return max(float(nearest_bfloat16([scale])[0]), SMALLEST_SCALE)

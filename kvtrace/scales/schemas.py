@@ -8,14 +8,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvtrace.scales.audit.report import ScalesReport
 from kvtrace.scales.manifest import Manifest
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 
 def published_schemas() -> dict[str, str]:
     """Return file name → content."""
-    models = {"scales.schema.json": ScalesReport, "calibration-manifest.schema.json": Manifest}
+    models: dict[str, type[BaseModel]] = {
+        "scales.schema.json": ScalesReport,
+        "calibration-manifest.schema.json": Manifest,
+    }
     return {
         name: json.dumps(model.model_json_schema(mode="serialization"), indent=1, ensure_ascii=False) + "\n"
         for name, model in models.items()

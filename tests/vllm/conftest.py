@@ -19,6 +19,13 @@ ENGINE: dict[str, Any] = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let vLLM and transformers import what PyTorch calls deprecated: that is theirs to change."""
+    for item in items:
+        if item.get_closest_marker("vllm") or item.get_closest_marker("vllm_full"):
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+
+
 @pytest.fixture(scope="session")
 def model() -> Path:
     """Return the SmolLM2-135M checkpoint that samples/make_model.py makes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -96,15 +97,17 @@ def test_the_first_layer_has_the_values_of_the_bf16_engine(fp8: StoredTrace, cap
     for tensor in ("k", "v"):
         ours = fp8.values(0, tensor)[fp8.rows_of(request)[:prompt]]
         theirs = trace.values(0, tensor)[trace.rows_of(same_request)[:prompt]]
-        assert np.abs(ours - theirs).max() <= 2**-7 * np.abs(theirs).max()
-        assert (ours == theirs).mean() > 0.9
+        # FP8 E4M3 rounds to 3 bits, which leaves a relative error of 2 to 3 %.
+        assert np.sqrt(np.square(ours - theirs).mean() / np.square(theirs).mean()) < 0.005
 
 
 def test_rows_beyond_the_byte_budget_are_dropped_and_counted_by_request(fp8: StoredTrace) -> None:
     assert [record["computed_tokens"] for record in fp8.requests.values()] == TOKENS
     assert [len(fp8.rows_of(request)) for request in fp8.requests] == [TOKENS[0], TOKENS[1], 25, 0]
-    counts = [(d["request"], d["num_rows"], d["reason"]) for d in fp8.dropped]
-    assert counts == [(2, TOKENS[2] - 25, "budget"), (3, TOKENS[3], "budget")]
+    counts: Counter[tuple[int, str]] = Counter()
+    for dropped in fp8.dropped:
+        counts[dropped["request"], dropped["reason"]] += dropped["num_rows"]
+    assert counts == {(2, "budget"): TOKENS[2] - 25, (3, "budget"): TOKENS[3]}
 
 
 def test_scales_do_not_change_the_digest_of_the_weights(

@@ -38,7 +38,7 @@ def absmax_bands() -> Spec:
         y=alt.Y("p50:Q", scale=scale, axis=axis), y2="p90:Q"
     )
     widest = base.mark_point(filled=True, size=50, opacity=1).encode(
-        y=alt.Y("max:Q", scale=scale, axis=axis), description="text:N"
+        y=alt.Y("max:Q", scale=scale, axis=axis), description="text:N", tooltip="text:N"
     )
     covered = (
         alt.Chart(alt.NamedData(COVERED))

@@ -13,7 +13,7 @@ SHARE_LABEL: Final = "format(datum.value * 100, '.3~g') + ' %'"
 
 
 def layered(*charts: Any) -> Spec:
-    """Return the charts drawn over each other, without Altair's config: the page and the plots have theirs."""
+    """Return the charts drawn over each other, without Altair's config: page and plots have theirs."""
     spec: Spec = alt.layer(*charts).to_dict()
     del spec["config"]
     return spec

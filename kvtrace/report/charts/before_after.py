@@ -45,10 +45,12 @@ def before_after(*, floor: float | None, low: float, high: float) -> Spec:
         size=alt.condition("datum.is_worse", alt.value(70), alt.value(28)),
         opacity=alt.condition("datum.is_worse", alt.value(0.95), alt.value(0.5)),
         description="text:N",
+        tooltip="text:N",
     )
     chosen = (
         heads.mark_point(style="ink", size=260, strokeWidth=2.5, aria=False)
         .transform_filter("datum.is_chosen")
         .encode(x=x, y=y)
+        .properties(name="chosen")
     )
     return layered(diagonal, points.properties(name="heads"), chosen)

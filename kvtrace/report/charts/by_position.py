@@ -35,6 +35,7 @@ def by_position(*, title: str, floor: float | None) -> Spec:
         y=alt.Y("value:Q", scale=scale, axis=axis),
         color=tensor_colour(),
         description="text:N",
+        tooltip="text:N",
     )
     intervals = base.mark_rule(strokeWidth=5, opacity=0.28, aria=False).encode(
         y=alt.Y("shown_low:Q", scale=scale, axis=axis), y2="shown_high:Q", description=alt.value("")

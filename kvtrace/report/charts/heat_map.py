@@ -43,7 +43,7 @@ def heat_map(*, low: float, high: float, decibels: bool = False) -> Spec:
         axis=alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=6, ticks=False),
     )
     y = alt.Y("kv_head:O", title="KV head", axis=alt.Axis(ticks=False))
-    cells = alt.Chart(alt.NamedData(CELLS)).encode(x=x, y=y, description="text:N")
+    cells = alt.Chart(alt.NamedData(CELLS)).encode(x=x, y=y, description="text:N", tooltip="text:N")
     coloured = (
         cells.mark_rect(cursor="pointer")
         .transform_filter("!datum.is_calm")
@@ -61,10 +61,12 @@ def heat_map(*, low: float, high: float, decibels: bool = False) -> Spec:
         )
         .transform_filter("datum.is_few")
         .encode(description=alt.value(""))
+        .properties(name="few")
     )
     chosen = (
         alt.Chart(alt.NamedData(CHOSEN))
         .mark_rect(style="chosen", strokeWidth=3, fillOpacity=0, aria=False)
         .encode(x=x, y=y)
+        .properties(name="chosen")
     )
     return layered(calm, coloured, few, chosen)

@@ -49,6 +49,7 @@ def range_curve(*, floor: float) -> Spec:
         size=alt.condition("datum.is_current", alt.value(160), alt.value(60)),
         opacity=alt.condition("datum.is_current", alt.value(1), alt.value(0.6)),
         description="text:N",
+        tooltip="text:N",
     )
     names = (
         marks.mark_text(align="left", dx=6, limit=180, aria=False)

@@ -37,5 +37,6 @@ def scales_by_layer() -> Spec:
             legend=alt.Legend(title=None, orient="top", symbolStrokeColor="gray"),
         ),
         description="text:N",
+        tooltip="text:N",
     )
     return layered(spread, points.properties(name="scales"))

@@ -7,7 +7,7 @@ async function unpackArray(packed) {
 }
 
 function decodeArray(packed, buffer) {
-  if (packed.kind === "f4") return new Float32Array(buffer);
+  if (packed.kind === "f8") return new Float64Array(buffer);
   const codes = new Uint16Array(buffer);
   const values = new Float64Array(codes.length);
   const missing = 0xffff;

@@ -21,13 +21,17 @@ function heatHeight(width) {
   return { width: Math.max(width, layers * 9 + 60), height: kvHeads * cell };
 }
 
+let drawings = 0;
+
 async function drawAll() {
+  drawings++;
+  document.documentElement.dataset.drawn = "some";
   for (const key of Object.keys(charts)) {
     await draw(key);
     // Lets the browser paint and answer between two charts.
     await new Promise((resolve) => setTimeout(resolve));
   }
-  document.documentElement.dataset.drawn = "all";
+  if (--drawings === 0) document.documentElement.dataset.drawn = "all";
 }
 
 async function draw(key) {

@@ -4,15 +4,26 @@ function percent(share) {
   if (share === 0) return "0";
   if (share < 1e-5) return "<0.001 %";
   if (share > 0.999 && share < 1) return ">99.9 %";
-  return `${Number((share * 100).toPrecision(share < 1e-4 ? 2 : 3))} %`;
+  return `${rounded(share * 100, share < 1e-4 ? 2 : 3)} %`;
 }
 
 function decibel(value) {
-  return Number.isNaN(value) ? "–" : value.toFixed(1);
+  if (Number.isNaN(value)) return "–";
+  const digits = Math.abs(value) < 1 ? 1 : Math.floor(Math.log10(Math.abs(value))) + 2;
+  return rounded(value, digits).toFixed(1);
 }
 
 function magnitude(value) {
-  return Number.isNaN(value) ? "–" : `${Number(value.toPrecision(4))}`;
+  return Number.isNaN(value) ? "–" : `${rounded(value, 4)}`;
+}
+
+// To so many significant digits, a half to the even digit: as Python rounds, while toPrecision rounds it up.
+function rounded(value, digits) {
+  const [mantissa, exponent] = value.toExponential(100).split("e");
+  const shown = mantissa.replace(/[-.]/g, "");
+  const isHalf = /^50*$/.test(shown.slice(digits));
+  if (!isHalf || Number(shown[digits - 1]) % 2 === 1) return Number(value.toPrecision(digits));
+  return Math.sign(value) * Number(`${shown[0]}.${shown.slice(1, digits)}e${exponent}`);
 }
 
 function amount(number, noun) {

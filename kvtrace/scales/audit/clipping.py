@@ -58,10 +58,7 @@ def _finding(
         f"({num_clipped / num_values:.2e}); "
         f"worst is layer {worst[0]} head {worst[1]} with {cost.relative_error:.2%} squared error, "
         f"{cost.excess:,.0f} times the least possible",
-        action="Calibrate on this traffic with headroom (`kvtrace calibrate --headroom 4`), or leave the "
-        "layers in BF16."
-        if is_error or ruined
-        else "Nothing: it costs no more than rounding does.",
+        action=_action(is_error or bool(ruined), sum(c.excess > MATTERS for c in clipped.values())),
         layers=tuple(sorted({unit[0] for unit in ruined})),
         evidence={
             "tensor": tensor,
@@ -77,3 +74,17 @@ def _finding(
             "num_units_ruined": len(ruined),
         },
     )
+
+
+def _action(is_fault: bool, num_costly: int) -> str:
+    if is_fault:
+        return (
+            "Calibrate on this traffic with headroom (`kvtrace calibrate --headroom 4`), or leave layers "
+            "in BF16."
+        )
+    if num_costly:
+        return (
+            f"In {num_costly} heads it costs more than rounding does, though less than was seen to matter; "
+            "headroom would avoid it at next to no cost."
+        )
+    return "Nothing: it costs no more than rounding does."

@@ -35,14 +35,19 @@ class UnitCost:
 
     relative_error: float
     """Σ (x − x̂)² / Σ x²"""
-    least_error: float
-    """The same at the best scale."""
+    observed: Observed
+    unit: Group
     clip_share: float
     """Share of the squared error that lies in clipped values."""
     flush_share: float
     num_values: int
     num_clipped: int
     num_out_of_range: int
+
+    @property
+    def least_error(self) -> float:
+        """Return `relative_error` at the best scale, which is searched for when it is first asked for."""
+        return self.observed.least_error_of(self.unit)
 
     @property
     def excess(self) -> float:
@@ -133,7 +138,8 @@ class AuditContext:
         error = float(cost.sum_sq_error[0])
         return UnitCost(
             relative_error=float(cost.relative_error[0]),
-            least_error=observed.least_error[unit],
+            observed=observed,
+            unit=unit,
             clip_share=float(cost.sum_sq_clip_error[0]) / error if error else 0.0,
             flush_share=float(cost.sum_sq_flush_error[0]) / error if error else 0.0,
             num_values=cost.num_values,

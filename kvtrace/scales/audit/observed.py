@@ -4,7 +4,7 @@ best.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -39,10 +39,14 @@ class Observed:
     engine: str
     groups: dict[Group, Magnitudes]
 
+    def of_granularity(self, granularity: Granularity, engine: str | None = None) -> Observed:
+        """Return the same counts for units of another granularity, and for another engine's rounding."""
+        return replace(self, granularity=granularity, engine=engine or self.engine)
+
     @cached_property
     def units(self) -> dict[Group, Magnitudes]:
         """Return the counts of each unit; with one scale per tensor the head is 0."""
-        return _units(self.groups, self.granularity)
+        return per_unit(self.groups, self.granularity)
 
     def units_beyond(self, length: int) -> dict[Group, Magnitudes]:
         """Return `units` of the rows at positions from `length` on. Reads the tensors again if there are
@@ -53,21 +57,34 @@ class Observed:
             return {}
         selection = np.where(is_beyond, 0, NOT_SELECTED)
         (beyond,) = count_magnitudes([TraceSelection(self.trace, selection)], 1)
-        return _units(beyond, self.granularity)
+        return per_unit(beyond, self.granularity)
 
     @cached_property
     def optimal(self) -> dict[Group, float]:
         """Return the scale of least squared error of each unit that has a value other than 0."""
-        return {
-            unit: least_error_scale(m, engine=self.engine, dtype=self.dtype)
-            for unit, m in self.units.items()
-            if m.amax > 0
-        }
+        return {unit: self._optimal_of(unit) for unit, m in self.units.items() if m.amax > 0}
+
+    def least_error_of(self, unit: Group) -> float:
+        """Return Σ (x − x̂)² / Σ x² of a unit at its optimal scale; it has a value other than 0."""
+        if unit not in self._least_errors:
+            self._least_errors[unit] = self.relative_error(unit, self._optimal_of(unit))
+        return self._least_errors[unit]
 
     @cached_property
-    def least_error(self) -> dict[Group, float]:
-        """Return Σ (x − x̂)² / Σ x² of each unit at its optimal scale."""
-        return {unit: self.relative_error(unit, scale) for unit, scale in self.optimal.items()}
+    def _least_errors(self) -> dict[Group, float]:
+        return {}
+
+    @cached_property
+    def _optimal_scales(self) -> dict[Group, float]:
+        return {}
+
+    def _optimal_of(self, unit: Group) -> float:
+        # One unit after the other: an audit within a replay asks for the few whose error stands out.
+        if unit not in self._optimal_scales:
+            self._optimal_scales[unit] = least_error_scale(
+                self.units[unit], engine=self.engine, dtype=self.dtype
+            )
+        return self._optimal_scales[unit]
 
     @property
     def dtype(self) -> str:
@@ -95,7 +112,8 @@ def observe(trace: Trace, granularity: Granularity, *, engine: str = "vllm-cuda"
     return Observed(trace, granularity, engine, groups)
 
 
-def _units(groups: dict[Group, Magnitudes], granularity: Granularity) -> dict[Group, Magnitudes]:
+def per_unit(groups: dict[Group, Magnitudes], granularity: Granularity) -> dict[Group, Magnitudes]:
+    """Return the counts of each unit from those of each KV head."""
     if granularity == "attn_head":
         return groups
     parts: dict[Group, list[Magnitudes]] = {}

@@ -127,32 +127,19 @@ def scales_report(
     split.
     IntegrityError: the trace is damaged.
     """
-    manifest = parse_manifest(artifact.manifest)
-    length = manifest.dataset.calibration.max_position + 1 if manifest else calibrated_at_length
-    num_layers, num_kv_heads = _shape(artifact, trace)
-    if trace is not None and trace.has_fp8_cache:
-        backend = backend or next(iter(trace.layers.values())).backend
-        tp = tp or trace.record.engine.tensor_parallel_size
-    resolved = resolve(
+    if observed is None and trace is not None:
+        observed = observe(trace, unit_of(artifact), engine=_numerics(engine))
+    context = audit_context(
         artifact,
-        num_layers=num_layers,
-        kv_heads_per_layer=num_kv_heads,
+        trace,
         engine=engine,
         backend=backend,
         tp=tp,
-    )
-    if observed is None and trace is not None:
-        observed = observe(trace, unit_of(artifact), engine=_numerics(engine))
-    context = AuditContext(
-        artifact=artifact,
-        resolved=resolved,
-        num_layers=num_layers,
-        num_kv_heads=num_kv_heads,
+        against=against,
+        calibrated_at_length=calibrated_at_length,
         observed=observed,
-        manifest=manifest,
-        calibrated_length=length,
-        weights=compare_weights(artifact.path, against) if against else None,
     )
+    resolved, manifest = context.resolved, context.manifest
     return ScalesReport(
         artifact=ArtifactSummary(
             path=str(artifact.path),
@@ -174,6 +161,47 @@ def scales_report(
         trace=_trace_summary(observed) if observed else None,
         findings=tuple(audit(context)),
         scales=tuple(_rows(context)),
+    )
+
+
+def audit_context(
+    artifact: ScaleArtifact,
+    trace: Trace | None = None,
+    *,
+    engine: str | None = None,
+    backend: str | None = None,
+    tp: int | None = None,
+    against: Path | None = None,
+    calibrated_at_length: int | None = None,
+    observed: Observed | None = None,
+) -> AuditContext:
+    """Return what the rules look at; arguments and errors as in `scales_report`, but nothing is counted here.
+
+    observed: None with a trace: rules that need the trace's values say nothing.
+    """
+    manifest = parse_manifest(artifact.manifest)
+    length = manifest.dataset.calibration.max_position + 1 if manifest else calibrated_at_length
+    num_layers, num_kv_heads = _shape(artifact, trace)
+    if trace is not None and trace.has_fp8_cache:
+        backend = backend or next(iter(trace.layers.values())).backend
+        tp = tp or trace.record.engine.tensor_parallel_size
+    resolved = resolve(
+        artifact,
+        num_layers=num_layers,
+        kv_heads_per_layer=num_kv_heads,
+        engine=engine,
+        backend=backend,
+        tp=tp,
+    )
+    return AuditContext(
+        artifact=artifact,
+        resolved=resolved,
+        num_layers=num_layers,
+        num_kv_heads=num_kv_heads,
+        observed=observed,
+        manifest=manifest,
+        calibrated_length=length,
+        weights=compare_weights(artifact.path, against) if against else None,
     )
 
 

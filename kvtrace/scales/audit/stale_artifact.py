@@ -48,3 +48,12 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 "otherwise.",
                 evidence={"what": field, "calibrated": then_digest, "traced": now_digest},
             )
+    then = context.manifest.model.max_model_len
+    if then is not None and now.max_model_len > then:
+        yield Finding(
+            id="stale-artifact",
+            severity="warning",
+            message=f"the engine admits {now.max_model_len:,} positions; when it was calibrated, {then:,}",
+            action="Calibrate on requests as long as those now admitted, or admit no more than before.",
+            evidence={"what": "supported_length", "calibrated": then, "traced": now.max_model_len},
+        )

@@ -23,7 +23,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     wide = {
         unit: cost
         for unit, cost in context.costs.items()
-        if cost.excess > MATTERS and cost.relative_error > _MIN_ERROR and cost.clip_share < 0.5
+        if cost.relative_error > _MIN_ERROR and cost.clip_share < 0.5 and cost.excess > MATTERS
     }
     if wide:
         worst = max(wide, key=lambda unit: wide[unit].relative_error)

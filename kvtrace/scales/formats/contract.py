@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import ArtifactError
+from kvtrace.plain_text import plain
 from kvtrace.scales.artifact import DeclaredScheme, Granularity, StoredScale, UnmatchedName
 from kvtrace.scales.names import MAX_LAYER, is_zero_point, layer_of, resembles_kv_scale
 from kvtrace.scales.safetensors import FLOAT_DTYPES, MAX_SCALE_VALUES, TensorRef, read_values
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
     from kvtrace.scales.artifact import ScaleTensor
     from kvtrace.scales.source import Source
+
+_LAYER_NUMBER: Final = re.compile(r"(?:^|\.)[0-9]+(?:\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ def read_tensors(
         scales.append(
             StoredScale(layer, tensor, read_values(ref), ref.shape, ref.dtype, file, ref.name, rank)
         )
-    return tuple(scales), tuple(unmatched)
+    kept, others = _of_one_module(scales)
+    return tuple(kept), (*unmatched, *others)
 
 
 def read_scaling_factors(source: Source) -> Reading:
@@ -129,6 +135,22 @@ def _problem(ref: TensorRef, tensor: ScaleTensor | None) -> str | None:
     if not 0 < num_values <= MAX_SCALE_VALUES:
         return f"it has {num_values:,} values, expected one, or one per head"
     return None
+
+
+def _of_one_module(scales: list[StoredScale]) -> tuple[list[StoredScale], list[UnmatchedName]]:
+    """Keep the scales of the module that has most, where several have layers of the same numbers.
+
+    A multi-modal model's vision tower counts its layers from 0 as well; its cache is none of ours.
+    """
+    prefix_of = {scale.key: _LAYER_NUMBER.split(scale.key, maxsplit=1)[0] for scale in scales}
+    places = Counter((scale.layer, scale.tensor, scale.rank) for scale in scales)
+    if all(count == 1 for count in places.values()):
+        return scales, []
+    (most, _), *_ = Counter(prefix_of.values()).most_common(1)
+    kept = [s for s in scales if prefix_of[s.key] == most or places[s.layer, s.tensor, s.rank] == 1]
+    dropped = [s for s in scales if s not in kept]
+    reason = f"layers of {plain(most, 80)!r} have the same numbers and more scales"
+    return kept, [UnmatchedName(s.key, s.file, reason) for s in dropped]
 
 
 def _index(key: str, source: Source, what: str) -> int:

@@ -1,0 +1,164 @@
+"""`make bench`: the replay against what people use instead, on real captured values, as one table of ratios.
+
+    python tests/bench/bench_replay.py [--trace NAME.kvtrace] [--values 50_000_000] [--repeats 5]
+
+Without --trace the bundled sample's captured rows are repeated, under new request numbers, up to 500 MB of
+K and V. Alternatives run at 1 and 10 candidates on at most --values values; what is beyond is extrapolated
+and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from alternatives import ALTERNATIVES, CALIBRATORS, UnavailableError  # noqa: E402
+from big_trace import repeat_sample  # noqa: E402
+from timing import median_seconds, once  # noqa: E402
+
+from kvtrace.profile.build import profile_tensors  # noqa: E402
+from kvtrace.profile.store import write_profile  # noqa: E402
+from kvtrace.replay import from_scales  # noqa: E402
+from kvtrace.replay.apply import apply_candidate  # noqa: E402
+from kvtrace.replay.profiled import replay_profile  # noqa: E402
+from kvtrace.replay.reading import as_tensor, read_blocks  # noqa: E402
+from kvtrace.trace.cells import find_cells  # noqa: E402
+from kvtrace.trace.reader import Trace, open_trace  # noqa: E402
+
+CANDIDATES = (1, 10, 100, 1_000)
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--values", type=int, default=50_000_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kvtrace-bench-") as scratch:
+        trace = open_trace(options.trace or repeat_sample(Path(scratch) / "sample.kvtrace", 500_000_000))
+        bench(trace, options.values, options.repeats, repeated=options.trace is None)
+
+
+def bench(trace: Trace, max_values: int, repeats: int, *, repeated: bool) -> None:
+    cells, num_values = find_cells(trace), count_values(trace)
+    print(machine())
+    print(
+        f"{trace.path.name}: {len(trace.tokens):,} tokens, {num_values / 1e6:,.0f} M values "
+        f"({num_values * 2 / 1e6:,.0f} MB), {len(cells)} cells"
+        + (", the sample's captured rows repeated" if repeated else "")
+    )
+    read = median_seconds(lambda: drain(read_blocks(trace)), repeats)
+    profile = median_seconds(lambda: drain(profile_tensors(trace, cells, CPU)), repeats)
+    print(f"\nread only       {read:8.2f} s  {read / num_values * 1e9:6.2f} ns a value")
+    print(f"read + profile  {profile:8.2f} s  {profile / num_values * 1e9:6.2f} ns a value")
+    ours = evaluate(trace, profile, repeats)
+    sample = some_values(trace, max_values)
+    scales = np.random.default_rng(0).uniform(0.2, 2.0, 10) * float(sample.abs().max()) / 448
+    print(f"\n{'seconds for N candidates, read included':44s}" + "".join(f"{n:>12,}" for n in CANDIDATES))
+    print(f"{'kvtrace, first replay (profile made)':44s}" + row(ours))
+    print(f"{'kvtrace, later replay (no tensor read)':44s}" + row([t - profile for t in ours]))
+    print(f"alternatives on {len(sample) / 1e6:.0f} M values at N = 1 and 10; * = extrapolated linearly")
+    factor = num_values / len(sample)
+    for name, prepare in ALTERNATIVES.items():
+        try:
+            run = prepare(sample)
+        except UnavailableError as error:
+            print(f"{name:44s} not run: {error}")
+            continue
+        times = max(3, repeats - 2)
+        one, ten = (median_seconds(lambda n=n, run=run: run(scales[:n]), times) for n in (1, 10))
+        each = (ten - one) / 9
+        seconds = [read + (one + each * (n - 1)) * factor for n in CANDIDATES]
+        ratios = [theirs / own for theirs, own in zip(seconds, ours, strict=True)]
+        print(f"{name:44s}" + row(seconds, marks="*" * 4 if factor > 1 else "  **"))
+        print(f"{'    × kvtrace, first replay':44s}" + row(ratios))
+    bench_calibrators(sample[: max_values // 20], num_values, read)
+
+
+def bench_calibrators(sample: torch.Tensor, num_values: int, read: float) -> None:
+    """One pass each, once: they search a scale on their own, however many candidates that takes."""
+    print(f"calibrators, one pass over {len(sample) / 1e6:.1f} M values, once; * = extrapolated linearly")
+    for name, prepare in CALIBRATORS.items():
+        try:
+            run = prepare(sample)
+            seconds = once(lambda run=run: run([1.0])) * num_values / len(sample) + read
+            print(f"{name:44s}{seconds:>11,.2f}*")
+        except UnavailableError as error:
+            print(f"{name:44s} not run: {error}")
+
+
+def machine() -> str:
+    load = os.getloadavg()[0]
+    busy = f"; NOT IDLE, load {load:.1f}: ratios are noisy" if load > 0.5 else ""
+    name = platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} CPUs, torch {torch.__version__}{busy}"
+
+
+def count_values(trace: Trace) -> int:
+    per_token = sum(
+        len(layer.kv_heads) * (layer.head_dim_k + layer.head_dim_v) for layer in trace.layers.values()
+    )
+    return per_token * len(trace.tokens)
+
+
+def drain(items: object) -> None:
+    for _ in items:  # type: ignore[attr-defined]
+        pass
+
+
+def evaluate(trace: Trace, profile_seconds: float, repeats: int) -> list[float]:
+    """Seconds for a first replay of N candidates: profile made and kept, then evaluated."""
+    cells = find_cells(trace)
+    with tempfile.TemporaryDirectory(prefix="kvtrace-bench-") as scratch:
+        stored = write_profile(trace, cells, profile_tensors(trace, cells, CPU), Path(scratch) / "profile")
+        random = np.random.default_rng(0)
+        keys = [(n, head, t) for n, layer in trace.layers.items() for head in layer.kv_heads for t in "kv"]
+        seconds = []
+        for number in CANDIDATES:
+            applied = []
+            for i in range(number):
+                scales = dict(
+                    zip(keys, (10 / 448 * 2 ** random.uniform(-2, 3, len(keys))).tolist(), strict=True)
+                )
+                candidate = from_scales(str(i), scales)
+                applied.append((candidate.setup, apply_candidate(candidate, trace)))
+            times = repeats if number < 1_000 else min(3, repeats)
+            seconds.append(
+                median_seconds(lambda a=applied: drain(replay_profile(stored, cells, a, CPU)), times)
+            )
+    print(
+        "evaluation of a ready profile: "
+        + ", ".join(f"{n:,}: {s:.2f} s" for n, s in zip(CANDIDATES, seconds, strict=True))
+    )
+    print(f"each further candidate: {(seconds[-1] - seconds[0]) / (CANDIDATES[-1] - 1) * 1e3:.2f} ms")
+    return [profile_seconds + s for s in seconds]
+
+
+def some_values(trace: Trace, max_values: int) -> torch.Tensor:
+    """The first values of the trace, bfloat16, up to `max_values`, taken evenly over the layers."""
+    share = max_values // (2 * len(trace.layers))
+    taken: dict[tuple[int, str], list[torch.Tensor]] = {}
+    for block in read_blocks(trace):
+        parts = taken.setdefault((block.layer.index, block.tensor), [])
+        left = share - sum(part.numel() for part in parts)
+        if left > 0:
+            parts.append(as_tensor(block, CPU).flatten()[:left].clone())
+    return torch.cat([part for parts in taken.values() for part in parts])
+
+
+def row(numbers: list[float], marks: str = "    ") -> str:
+    return "".join(f"{number:>11,.2f}{mark}" for number, mark in zip(numbers, marks, strict=True))
+
+
+if __name__ == "__main__":
+    main()

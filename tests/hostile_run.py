@@ -1,0 +1,40 @@
+"""A run whose every name is an attack, or at least a nuisance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fabricate_run import fabricate_run, read_tables, run_record, source_record
+
+from kvtrace.trace.format import ModelRecord
+
+SCRIPT = "</script><script>document.title='owned'</script>"
+IMAGE = "<img src=x onerror=\"document.title='owned'\">"
+QUOTES = "\"' onmouseover='document.title=1' ${1+1} {{7*7}} `"
+REVERSED = "abc\u202edef\u2066\u200fghi"
+LONG = "long " + "x" * 10_000
+NAMES = (SCRIPT, IMAGE, QUOTES, REVERSED, LONG)
+
+
+def hostile_run(folder: Path) -> Path:
+    """Return the run of the shared query cases with its names exchanged."""
+    tables = read_tables(Path(__file__).parent / "queries" / "input")
+    renamed: dict[str, dict[Any, str]] = {
+        "source": {"day": SCRIPT},
+        "workload": {"chat": IMAGE, "code": LONG},
+        "candidate": {"shipped": QUOTES + IMAGE, "running": REVERSED + SCRIPT, "broken": LONG},
+    }
+    for rows in tables.values():
+        for row in rows:
+            for column, names in renamed.items():
+                if row.get(column) in names:
+                    row[column] = names[row[column]]
+    for row in tables["candidates"]:
+        row["artifact"] = f"/models/{IMAGE}/{SCRIPT}"
+        row["note"] = QUOTES + SCRIPT
+        row["reason"] = row.get("reason") and IMAGE + REVERSED
+    model = source_record().model.model_copy(update={"name": IMAGE + LONG})
+    assert isinstance(model, ModelRecord)
+    source = source_record(SCRIPT, model=model, path=f"/traces/{IMAGE}")
+    return fabricate_run(folder / "hostile.run", tables, run_record(source))
