@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 
-.PHONY: setup demo test test-browser check test-vllm test-vllm-full bench sample clean
+.PHONY: setup demo picture test test-browser check test-vllm test-vllm-full bench sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -45,9 +45,17 @@ test-vllm-full: setup vllm-env  ## the same and the long ones
 
 SAMPLE := samples/smollm2-135m.kvtrace
 
-demo: setup  ## the report on the bundled real sample, under three scale artifacts
-	$(BIN)/kvtrace report $(SAMPLE) --scales samples/scales/chat-per-tensor --scales samples/scales/chat-per-head \
-	  --scales samples/scales/all-per-head --scales samples/scales/halved
+SCALES := $(addprefix --scales samples/scales/,chat-per-tensor chat-per-head all-per-head halved)
+
+demo: setup  ## the report on the bundled real sample, under four scale artifacts, as text and as a page
+	@mkdir -p build
+	@$(BIN)/kvtrace replay $(SAMPLE) $(SCALES) -o build/demo.run --force > build/demo.log
+	@$(BIN)/kvtrace report build/demo.run
+	@$(BIN)/kvtrace report build/demo.run --format html -o build/demo.html --force
+	@echo "The same with charts, in a browser: $(CURDIR)/build/demo.html"
+
+picture: test-browser  ## docs/report.png, the README's picture, from what the browser test saw
+	cp build/browser/readme.png docs/report.png
 
 sample: setup vllm-env  ## make samples/ again: model, traffic through vLLM, artifacts
 	$(PYTHON) samples/make_sample.py

@@ -75,6 +75,8 @@ def fabricate_trace(
     ranks: Sequence[Sequence[int]] | None = None,
     rows_of_rank: Sequence[Sequence[int]] | None = None,
     rows_per_chunk: int = 64,
+    backend: str = "FABRICATED",
+    model: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a trace and return its path.
 
@@ -82,6 +84,7 @@ def fabricate_trace(
     scales: effective scale(s) of (layer, tensor), one or one per KV head; 1.0 where absent.
     ranks: global KV heads of each rank; one rank with all heads by default.
     rows_of_rank: the rows each rank stores, in its order; all by default.
+    model: further fields of the model's record.
     """
     num_rows, num_heads, _ = next(iter(tensors.values())).shape
     ranks = ranks or [list(range(num_heads))]
@@ -90,7 +93,7 @@ def fabricate_trace(
     sampling_of_request = {r.request: r.sampling_id for r in requests}
     layers = sorted({layer for layer, _ in tensors})
     path.mkdir(parents=True)
-    _write_records(path, requests, sampling, tensors, dtype, kv_cache_dtype, len(ranks))
+    _write_records(path, requests, sampling, tensors, dtype, kv_cache_dtype, len(ranks), model or {})
     for rank, heads in enumerate(ranks):
         record = RankRecord(
             trace_id="fabricated",
@@ -105,7 +108,7 @@ def fabricate_trace(
                     head_dim_k=tensors[layer, "k"].shape[2],
                     head_dim_v=tensors[layer, "v"].shape[2],
                     dtype=dtype,  # type: ignore[arg-type]
-                    backend="FABRICATED",
+                    backend=backend,
                     implementation="none",
                     kv_cache_dtype=kv_cache_dtype,
                     block_size=16,
@@ -144,6 +147,7 @@ def _write_records(
     dtype: str,
     kv_cache_dtype: str,
     num_ranks: int,
+    model: Mapping[str, Any],
 ) -> None:
     _, num_heads, head_dim = next(iter(tensors.values())).shape
     record = TraceRecord(
@@ -157,6 +161,7 @@ def _write_records(
             num_kv_heads=num_heads,
             head_dim=head_dim,
             max_model_len=8192,
+            **model,
         ),
         engine=EngineRecord(
             name="fabricated",

@@ -34,7 +34,20 @@ def hostile_run(folder: Path) -> Path:
         row["artifact"] = f"/models/{IMAGE}/{SCRIPT}"
         row["note"] = QUOTES + SCRIPT
         row["reason"] = row.get("reason") and IMAGE + REVERSED
+    _give_magnitudes(tables)
     model = source_record().model.model_copy(update={"name": IMAGE + LONG})
     assert isinstance(model, ModelRecord)
     source = source_record(SCRIPT, model=model, path=f"/traces/{IMAGE}")
     return fabricate_run(folder / "hostile.run", tables, run_record(source))
+
+
+def _give_magnitudes(tables: dict[str, list[dict[str, Any]]]) -> None:
+    """Move the codes to where bfloat16 has numbers of everyday size, so that every chart shows some."""
+    for row in tables["vectors"]:
+        row["absmax_code"] += 16_400
+    for row in tables["scales"]:
+        for limit in ("max_in_range_code", "max_unclipped_code"):
+            row[limit] = row[limit] and row[limit] + 16_400
+        row["covered_amax"] = row["covered_amax"] and 3.5
+    for row in tables["cells"]:
+        row["max_abs"] = 3.96875 if row["tensor"] == "k" else 3.03125  # codes 16,510 and 16,450

@@ -16,13 +16,13 @@ from run_cli import kvtrace
 
 from kvtrace.errors import InputError
 from kvtrace.scales import load_artifact, resolve
+from kvtrace.scales.bfloat16 import nearest_bfloat16
 from kvtrace.scales.calibrate import Calibration, calibrate
 from kvtrace.scales.calibration_text import calibration_text
 from kvtrace.scales.dataset import DatasetRules
 from kvtrace.scales.evaluation import TensorCost, better_width
 from kvtrace.scales.manifest import parse_manifest
 from kvtrace.scales.recipe import Recipe
-from kvtrace.scales.save import nearest_bfloat16
 from kvtrace.trace.fingerprint import weights_digest
 from kvtrace.trace.format import TRACE_FILE, TraceRecord, seal, unseal
 from kvtrace.trace.reader import Trace, open_trace

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from kvtrace.scales.bfloat16 import nearest_bfloat16
 from kvtrace.scales.cost import round_trip_errors, scale_cost
 from kvtrace.scales.error_curve import e4m3fn_magnitudes, squared_errors
 from kvtrace.scales.magnitudes import Magnitudes, TraceSelection, count_magnitudes, merged
 from kvtrace.scales.mse_search import least_error_scale, no_clip_scale
 from kvtrace.scales.recipe import Recipe, scale_by
-from kvtrace.scales.save import nearest_bfloat16
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.counts import PartialCounts, add_counts
 from kvtrace.profile.ready import ready_profile
 from kvtrace.profile.store import find_profile, write_profile
-from kvtrace.replay import EngineSetup, from_scales, replay
+from kvtrace.replay import EngineSetup, evaluate, from_scales, replay
 from kvtrace.replay.apply import apply_candidate
 from kvtrace.replay.direct import replay_directly
 from kvtrace.replay.profiled import replay_profile, vectors_of
@@ -275,6 +275,17 @@ class TestStored:
         with pytest.raises(IntegrityError, match="layers/00/k/c/1/0/0"):
             find_profile(trace)
 
+    def test_a_copied_trace_is_reread_once(self, tmp_path: Path) -> None:
+        trace = make_trace(tmp_path / "t.kvtrace")
+        with ready_profile(trace, find_cells(trace), CPU):
+            pass
+        chunk = trace.path / "rank-0.zarr/layers/00/k/c/1/0/0"
+        os.utime(chunk, ns=(5, 5))
+        assert find_profile(trace) is not None
+        chunk.write_bytes(b"\0" * chunk.stat().st_size)
+        os.utime(chunk, ns=(5, 5))
+        assert find_profile(trace) is not None, "its time is that of the check: it was not read again"
+
     def test_the_profile_stands_for_tensors_that_were_all_removed(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace")
         candidates = [from_scales("c", dict.fromkeys(apply_keys(trace), 0.01))]
@@ -398,6 +409,24 @@ def test_profile_and_direct_replay_agree(
     with ready_profile(trace, cells, CPU) as (profile, _):
         check_equal(replay_profile(profile, cells, applied, CPU), direct)
     shutil.rmtree(path.parent)
+
+
+def test_heads_and_candidates_worked_on_in_small_parts_give_the_same_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = make_trace(tmp_path / "t.kvtrace")
+    cells = find_cells(trace)
+    applied = []
+    for i in range(20):
+        scales = {key: 0.001 * (1 + i) * (1 + key[1]) for key in apply_keys(trace)}
+        candidate = from_scales(str(i), scales, EngineSetup(skip_layers=(1,) if i % 3 == 0 else ()))
+        applied.append((candidate.setup, apply_candidate(candidate, trace)))
+    with ready_profile(trace, cells, CPU) as (profile, _):
+        together = list(replay_profile(profile, cells, applied, CPU))
+        monkeypatch.setattr(evaluate, "_COUNTERS_AT_ONCE", 1)
+        monkeypatch.setattr(evaluate, "_ERRORS_AT_ONCE", {"cpu": 1})
+        check_equal(replay_profile(profile, cells, applied, CPU), together)
+    check_equal(together, replay_directly(trace, cells, applied, CPU))
 
 
 def test_verify_fails_where_the_profile_is_wrong(tmp_path: Path) -> None:

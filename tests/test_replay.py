@@ -21,7 +21,7 @@ from kvtrace.trace.format import SamplingRecord, unseal
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
-    from kvtrace.replay.replay import Method
+    from kvtrace.replay.source import Method
     from kvtrace.trace.reader import Trace
 
 ARTIFACTS = Path(__file__).parent / "artifacts"
@@ -149,6 +149,14 @@ def test_a_head_that_two_ranks_hold_counts_once(tmp_path: Path) -> None:
     tensors = make_tensors()
     trace = make_trace(tmp_path / "t.kvtrace", tensors, ranks=[[0, 1], [1, 2]])
     run = replay([trace], [from_scales("given", GIVEN)], tmp_path / "run")
+    assert_cells(found_cells(run, "given"), expected_cells(tensors, CELL_OF_ROW, lambda *key: GIVEN[key]))
+
+
+def test_k_and_v_may_differ_in_head_dim(tmp_path: Path) -> None:
+    tensors = make_tensors()
+    tensors |= {(layer, "v"): tensors[layer, "v"][..., :5] for layer in range(LAYERS)}
+    trace = make_trace(tmp_path / "t.kvtrace", tensors)
+    run = replay([trace], [from_scales("given", GIVEN)], tmp_path / "run", method="verify")
     assert_cells(found_cells(run, "given"), expected_cells(tensors, CELL_OF_ROW, lambda *key: GIVEN[key]))
 
 

@@ -54,16 +54,26 @@ def report_of(tmp_path: Path, change: dict[str, dict[str, Any]]) -> Report:
     return build_report(open_run(fabricate_run(tmp_path / "changed.run", tables)))
 
 
-def test_the_first_screen_says_which_head_clips_under_which_candidate_and_where(report: Report) -> None:
-    first_screen = flowing("\n".join(report_text(report).splitlines()[:12]))
+def test_the_verdict_comes_first_and_says_that_the_scales_were_not_loaded(report: Report) -> None:
+    verdict = flowing(report_text(report).split("WHAT RAN")[0])
+    assert verdict.startswith("kvtrace report · day")
+    assert (
+        "VERDICT FAULT. shipped: scales NOT LOADED: the engine used 1.0 where shipped ships others: 4 of 4"
+        in (verdict)
+    )
+    assert "→ Read what the loader does with the file: kvtrace scales" in verdict
+
+
+def test_the_report_says_which_head_clips_under_which_candidate_and_where(report: Report) -> None:
+    section = flowing(report_text(report).split("WHICH HEADS LEAVE THE RANGE")[1].split("\n\n")[0])
     assert (
         "shipped Was NOT LOADED. CLIPS in 1 of 2 K and 0 of 2 V heads. Worst: layer 0 head 0 K, 7.14 % of "
         "its values clipped (14.3 % out of range), largest 280 where 224 is covered; most at positions 2–3 "
         "(10 %) and in code (10 %)."
-    ) in first_screen
-    assert "running in range: no value of 4 heads (K and V counted apart) leaves it." in first_screen
-    assert "broken INVALID, not scored: layer 0 K scale is NaN" in first_screen
-    assert "bf16 not quantized" in first_screen
+    ) in section
+    assert "running in range: no value of 4 heads (K and V counted apart) leaves it." in section
+    assert "broken INVALID, not scored: layer 0 K scale is NaN" in section
+    assert "bf16 not quantized" in section
 
 
 def test_the_text_fits_80_columns_and_needs_no_colour(report: Report) -> None:

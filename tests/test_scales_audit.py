@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from kvtrace.scales import load_artifact
 from kvtrace.scales.audit.observed import Observed, observe
-from kvtrace.scales.audit.report import ScalesReport, scales_report
+from kvtrace.scales.audit.report import scales_report
 from kvtrace.scales.calibrate import Calibration, calibrate, scales_of
 from kvtrace.scales.dataset import DatasetRules
 from kvtrace.scales.recipe import Recipe
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvtrace.scales.audit.finding import Finding
+    from kvtrace.scales.audit.report_model import ScalesReport
     from kvtrace.scales.calibrate import ScaleSet
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "smollm2-135m.kvtrace"

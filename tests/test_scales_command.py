@@ -10,7 +10,7 @@ from checkpoints import checkpoint, compressed, scheme
 from run_cli import kvtrace
 
 from kvtrace.scales.audit import RULES
-from kvtrace.scales.audit.report import ScalesReport
+from kvtrace.scales.audit.report_model import ScalesReport
 from kvtrace.scales.schemas import published_schemas
 
 ROOT = Path(__file__).parents[1]

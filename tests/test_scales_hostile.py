@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import struct
 import tracemalloc
 from pathlib import Path
@@ -14,9 +15,44 @@ from hypothesis import strategies as st
 
 from kvtrace.errors import ArtifactError, InvalidCandidateError
 from kvtrace.scales import load_artifact, resolve
+from kvtrace.scales.audit.report import scales_report
+from kvtrace.scales.audit.text import report_text
+from kvtrace.scales.manifest import Manifest, ManifestDataset, ManifestModel, ManifestRecipe, ManifestRows
 
 ARTIFACTS = Path(__file__).parent / "artifacts"
 MEMORY_LIMIT = 100_000_000
+MANIFEST = Manifest(
+    kvtrace_version="0",
+    created_at=0,
+    model=ManifestModel(name="m", dtype="bfloat16", num_layers=3, num_kv_heads=2, head_dim=8),
+    dataset=ManifestDataset(
+        traces=(),
+        workloads=(),
+        max_position=None,
+        phase=None,
+        holdout=0,
+        holdout_workloads=(),
+        seed=0,
+        duplicates_comparable=True,
+        calibration=ManifestRows(
+            num_requests=1, num_tokens=1, max_position=9, max_prompt_tokens=1, max_output_tokens=1
+        ),
+        held_out=None,
+    ),
+    recipe=ManifestRecipe(
+        method="absmax",
+        percentile=None,
+        headroom=1,
+        granularity="attn_head",
+        merge_kv=False,
+        power_of_two=False,
+        engine="vllm-cuda",
+    ),
+    libraries={},
+    groups=(),
+    evaluation=(),
+).model_dump_json()
+MANIFEST_KEYS = sorted(json.loads(MANIFEST))
 QUIET = settings(
     deadline=None,
     max_examples=150,
@@ -62,8 +98,8 @@ entries = (
 configs = st.fixed_dictionaries(
     {},
     optional={
-        "num_hidden_layers": json_values | st.integers(1, 3),
-        "num_key_value_heads": json_values,
+        "num_hidden_layers": json_values | st.sampled_from([1, 3, 500, 10**6, 10**30]),
+        "num_key_value_heads": json_values | st.sampled_from([1, 2, 60, 10**6]),
         "text_config": json_values,
         "quantization_config": st.fixed_dictionaries(
             {},
@@ -98,8 +134,11 @@ def read(path: Path) -> str:
     try:
         artifact = load_artifact(path)
         resolved = resolve(artifact, num_layers=3, kv_heads_per_layer=2)
+        report = scales_report(artifact)
     except (ArtifactError, InvalidCandidateError) as error:
         return str(error)
+    assert json.loads(report.model_dump_json())
+    report_text(report).encode()
     return f"{artifact.sha256} {resolved.invalid_reason} {resolved.note}"
 
 
@@ -169,6 +208,30 @@ def test_a_small_file_never_takes_much_memory(tmp_path: Path, content: bytes) ->
     assert len(content) < 3_000_000
     (tmp_path / "m.safetensors").write_bytes(content)
     read_within_limits(tmp_path / "m.safetensors")
+
+
+@QUIET
+@given(
+    changes=st.dictionaries(st.sampled_from(MANIFEST_KEYS), json_values, min_size=1, max_size=3),
+    whole=json_values,
+)
+def test_any_manifest(tmp_path: Path, changes: dict[str, object], whole: object) -> None:
+    if not (tmp_path / "a").exists():
+        shutil.copytree(ARTIFACTS / "ct_per_head", tmp_path / "a")
+    for content in (json.loads(MANIFEST) | changes, {"schema_version": "1.0", "dataset": whole}):
+        (tmp_path / "a" / "kvtrace.json").write_text(json.dumps(content))
+        read_within_limits(tmp_path / "a")
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(160, 100), (10**6, 10**6), (2, 10**6), (10**6, 1)])
+def test_a_model_of_any_claimed_size_takes_little_memory(tmp_path: Path, layers: int, heads: int) -> None:
+    (tmp_path / "m.safetensors").write_bytes(
+        as_safetensors({"0.k_scale": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}})
+    )
+    (tmp_path / "config.json").write_text(
+        json.dumps({"num_hidden_layers": layers, "num_key_value_heads": heads})
+    )
+    read_within_limits(tmp_path)
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:

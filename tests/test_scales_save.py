@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 from kvtrace.errors import InputError, OutputExistsError
 from kvtrace.scales import load_artifact, resolve
-from kvtrace.scales.save import nearest_bfloat16, save_checkpoint, save_scales
+from kvtrace.scales.bfloat16 import nearest_bfloat16
+from kvtrace.scales.save import save_checkpoint, save_scales
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -49,6 +49,33 @@ def add_kv_scales(
     save_file(scales, to / "kv-scales.safetensors", metadata={"format": "pt"})
 
 
+def write_tiny_model(to: Path, kind: str) -> None:
+    """Write a tiny bf16 model of random weights: "llama", or "gemma3" with sliding-window and full layers."""
+    import torch
+    from transformers import Gemma3TextConfig, LlamaConfig, set_seed
+    from transformers.models.gemma3 import Gemma3ForCausalLM
+    from transformers.models.llama import LlamaForCausalLM
+
+    shape = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "vocab_size": 512,
+        "max_position_embeddings": 1024,
+    }
+    set_seed(0)
+    if kind == "llama":
+        model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=3, **shape))
+    else:
+        kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+        model = Gemma3ForCausalLM(
+            Gemma3TextConfig(num_hidden_layers=3, layer_types=kinds, sliding_window=64, **shape)
+        )
+    model.to(torch.bfloat16).save_pretrained(to)
+
+
 def write_tiny_mla_model(to: Path) -> None:
     """Write the configuration of a tiny DeepSeek-V2, whose cache holds latents and no K and V per head."""
     to.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Starts real vLLM engines in processes of their own; reads with plain zarr and json what they left."""
+"""Starts real vLLM engines in processes of their own, and reads what they left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENVIRONMENT = {
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # the driver asks the worker process about itself
     "VLLM_NO_USAGE_STATS": "1",
     # With any KV connector vLLM's CPU worker leaves one core more to others (utils/ompmultiprocessing.py), and
-    # another number of threads sums in another order. Said here, it is the same with and without capture.
+    # another number of threads sums in another order: said here, it is the same with and without.
     "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
 }
 ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -116,9 +116,14 @@ class StoredTrace:
         return (bits.astype(np.uint32) << 16).view(np.float32)
 
     def rows_of(self, request: int) -> NDArray[np.int64]:
-        """Return the rows of one request, ordered by position."""
-        mine = [(position, row) for row, (number, position) in enumerate(self.tokens) if number == request]
-        return np.array([row for _, row in sorted(mine)], dtype=np.int64)
+        """Return the rows of one request by position: the last written of each, none beyond what it computed."""
+        computed = self.requests[request]["computed_tokens"]
+        mine = {
+            position: row
+            for row, (number, position) in enumerate(self.tokens)
+            if number == request and position < computed
+        }
+        return np.array([mine[position] for position in sorted(mine)], dtype=np.int64)
 
     def expected(self, request: int) -> list[int]:
         """Return the positions of a request that the sampling rules ask for and the engine computed."""

@@ -68,7 +68,7 @@ def model_record(vllm_config: Any) -> ModelRecord:
     prints = fingerprint_checkpoint(folder) if folder else None
     tokenizer_prints = fingerprint_checkpoint(tokenizer) if tokenizer and tokenizer != folder else prints
     return ModelRecord(
-        name=config.model,
+        name=_served_name(config),
         revision=config.revision,
         tokenizer_revision=config.tokenizer_revision,
         weights_digest=prints.weights if prints else None,
@@ -82,6 +82,12 @@ def model_record(vllm_config: Any) -> ModelRecord:
         max_model_len=config.max_model_len,
         hf_config=_plain(config.hf_config.to_dict()),
     )
+
+
+def _served_name(config: Any) -> str:
+    """Return the name that clients use, where the operator gave one: a path says little on another host."""
+    served = getattr(config, "served_model_name", None)
+    return str(served[0] if isinstance(served, list | tuple) and served else served or config.model)
 
 
 def engine_record(vllm_config: Any, version: str) -> EngineRecord:

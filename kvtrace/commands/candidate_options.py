@@ -77,17 +77,26 @@ def chosen_setup(
     skip_layers: str | None,
 ) -> EngineSetup:
     """Return the engine setup that the options ask for. Raises InputError: an unknown name or layer."""
-    from kvtrace.numerics import find_engine, find_format
+    from kvtrace.numerics import find_engine, find_pair
     from kvtrace.replay.candidate import EngineSetup, default_setup
 
     setup = default_setup(traces) if engine is None else EngineSetup(find_engine(engine).name)
-    if fp8_format:
-        setup = replace(setup, format=find_format(fp8_format).name)
-    return replace(setup, backend=backend, tp=tp, skip_layers=_layers(skip_layers))
+    setup = replace(
+        setup,
+        format=fp8_format or setup.format,
+        backend=backend,
+        tp=tp,
+        skip_layers=_layers(skip_layers, max(trace.record.model.num_layers for trace in traces)),
+    )
+    find_pair(setup.engine, setup.fp8_format)
+    return setup
 
 
-def _layers(text: str | None) -> tuple[int, ...]:
+def _layers(text: str | None, num_layers: int) -> tuple[int, ...]:
     try:
-        return tuple(sorted({int(part) for part in (text or "").split(",") if part.strip()}))
+        layers = sorted({int(part) for part in (text or "").split(",") if part.strip()})
     except ValueError as error:
         raise InputError(f"--skip-layers {text!r}: expected layer numbers such as 0,1,29") from error
+    if layers and not 0 <= layers[0] <= layers[-1] < num_layers:
+        raise InputError(f"--skip-layers {text!r}: the model has layers 0 to {num_layers - 1}")
+    return tuple(layers)

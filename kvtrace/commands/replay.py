@@ -21,6 +21,7 @@ from kvtrace.commands.candidate_options import (
     chosen_setup,
 )
 from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
+from kvtrace.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +63,8 @@ def replay(
     from kvtrace.scales import load_artifact
     from kvtrace.trace.reader import open_trace
 
+    if direct and verify:
+        raise InputError("one of --direct and --verify can be given: --verify replays both ways")
     check_output(output, force=force)
     opened = [open_trace(path) for path in traces]
     setup = chosen_setup(

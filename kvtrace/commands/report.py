@@ -38,6 +38,7 @@ class ReportFormat(StrEnum):
 
     text = "text"
     json = "json"
+    md = "md"
     html = "html"
 
 
@@ -55,7 +56,8 @@ def report(
     device: DEVICE = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Heads listed per candidate, K and V.")] = 5,
     output_format: Annotated[
-        ReportFormat, typer.Option("--format", help="For people, for programs, or a page with charts.")
+        ReportFormat,
+        typer.Option("--format", help="For people, for programs, for an incident document, a page."),
     ] = ReportFormat.text,
     as_json: JSON = False,
     output: OUTPUT = None,
@@ -119,6 +121,10 @@ def _rendered(built: Report, run: Run, chosen: ReportFormat) -> str:
         from kvtrace.report.html import report_html
 
         return report_html(built, run)
+    if chosen is ReportFormat.md:
+        from kvtrace.report.markdown import report_markdown
+
+        return report_markdown(built)
     from kvtrace.report.terminal import report_text
 
     return report_text(built)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import IntegrityError
@@ -32,6 +33,14 @@ def write_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> None:
     metadata = array_metadata(spec, len(values), max(1, len(values)))
     (root / spec.path / "zarr.json").write_text(json.dumps(metadata))
     file.write_bytes(encode_chunk(values))
+
+
+def replace_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> None:
+    """Replace an array's values by as many others, at once."""
+    file = chunk_path(root, spec, 0)
+    partial = file.with_name(f".{file.name}.partial-{os.getpid()}")
+    partial.write_bytes(encode_chunk(values))
+    partial.replace(file)
 
 
 def read_array(root: Path, spec: ArraySpec, num_rows: int) -> NDArray[Any]:

@@ -53,6 +53,17 @@ class TensorProfile:
         code[code >= NO_FINITE_VALUE] = -1
         return code
 
+    def of_heads(self, heads: slice) -> TensorProfile:
+        """Return the part of some consecutive KV heads."""
+        places = range(*heads.indices(len(self.record.kv_heads)))
+        start = self.start[places.start * self.num_cells : places.stop * self.num_cells + 1]
+        entries = slice(start[0], start[-1])
+        record = self.record.model_copy(
+            update={"kv_heads": self.record.kv_heads[heads], "num_entries": int(start[-1] - start[0])}
+        )
+        absmax = self.absmax[:, heads]
+        return TensorProfile(record, self.code[entries], self.count[entries], start - start[0], absmax)
+
 
 @dataclass(frozen=True, slots=True)
 class PartialCounts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -14,7 +15,7 @@ import numpy as np
 
 from kvtrace import __version__
 from kvtrace.errors import IntegrityError
-from kvtrace.profile.arrays import read_array, write_array, write_group
+from kvtrace.profile.arrays import read_array, replace_array, write_array, write_group
 from kvtrace.profile.counts import TensorProfile
 from kvtrace.trace.chunks import chunk_path
 from kvtrace.trace.format import seal, unseal
@@ -74,9 +75,9 @@ class StoredProfile:
 def find_profile(trace: Trace) -> StoredProfile | None:
     """Return the trace's profile; None where there is none, or it was made of another state of the trace.
 
-    The tensors are not reread: every chunk's presence, size and modification time is compared with those at
-    profiling, and only a chunk that differs is read and checked. A trace without any tensor chunk is valid:
-    the profile stands for it.
+    The tensors are not reread: every chunk's presence, size and modification time is compared with those
+    at profiling, and only a chunk that differs, as in a copied trace, is read and checked, once. A trace
+    without any tensor chunk is valid: the profile stands for it.
     Raises IntegrityError: some chunks are missing, or one has changed and is damaged.
     """
     path = trace.path / PROFILE_DIRECTORY
@@ -155,11 +156,19 @@ def _check_chunks(trace: Trace, path: Path, record: ProfileRecord) -> None:
     changed = np.zeros(len(refs), bool)
     for before, after in zip(then, now, strict=True):
         changed |= before != after
-    for index in np.flatnonzero(changed):
-        refs[index].load()
     if changed.any():
+        for index in np.flatnonzero(changed):
+            refs[index].load()
         for store in trace.ranks:
             store.check()
+        _note_times(path, now)
+
+
+def _note_times(path: Path, stats: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
+    """Keep the new times, so that a copied trace is reread once and not at every use."""
+    for spec, values in zip(chunk_specs(), stats, strict=True):
+        with contextlib.suppress(OSError):  # a trace that cannot be written is reread the next time
+            replace_array(path, spec, values)
 
 
 def _chunk_stats(refs: list[BlockRef]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

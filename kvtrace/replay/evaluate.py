@@ -7,7 +7,7 @@ the result differs from the element-wise replay in the last bits of the squared 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from kvtrace.numerics.limits import MAX_FINITE_CODE, magnitude_of_codes
 from kvtrace.replay.sums import ErrorSums, TensorSums, ValueSums
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from kvtrace.replay.prepared import ScaleBatch
     from kvtrace.trace.cells import Cells
 
-_ERRORS_AT_ONCE: Final = {"cpu": 1 << 18, "cuda": 1 << 25}
+_ERRORS_AT_ONCE: Final = {"cpu": 1 << 17, "cuda": 1 << 25}
 """Bounds the temporaries, about 40 bytes per (kv_head, code, candidate); on a CPU they stay in cache."""
+
+_COUNTERS_AT_ONCE: Final = 1 << 22
+"""Bounds the counters of the heads that are worked on together, about 60 bytes each."""
 
 
 def evaluate_tensor(
@@ -39,26 +42,55 @@ def evaluate_tensor(
     device: torch.device,
 ) -> TensorSums:
     """Return the sums of one layer, K or V, for every candidate; 0 errors for those in no batch."""
-    counters = _Counters.of(tensor, device)
-    record = tensor.record
-    shape = (num_candidates, tensor.num_cells, len(record.kv_heads))
-    counts: list[Any] = [np.zeros(shape, np.int64) for _ in range(3)]
-    squares: list[Any] = [np.zeros(shape, np.float64) for _ in range(2)]
-    per_candidate = max(1, len(record.kv_heads) * len(counters.code))
-    at_once = max(8, _ERRORS_AT_ONCE[device.type] // per_candidate)
-    for batch in batches:
-        for first in range(0, len(batch.numbers), at_once):
-            part = batch.part(first, first + at_once)
-            for target, found in zip((*counts, *squares), counters.error_sums(part), strict=True):
-                target[part.numbers] = found.permute(2, 1, 0).cpu().numpy()
+    codes, record = _finite_codes(tensor), tensor.record
+    heads_at_once = max(1, _COUNTERS_AT_ONCE // max(1, tensor.num_cells * len(codes)))
+    values, errors = [], []
+    for first in range(0, len(record.kv_heads), heads_at_once):
+        heads = slice(first, first + heads_at_once)
+        part = tensor.of_heads(heads)
+        counters = _Counters.of(part, codes, device)
+        values.append(counters.value_sums(_num_vectors(part, cells)))
+        own = [batch.part(slice(None), heads) for batch in batches]
+        errors.append(_errors_of_heads(counters, own, num_candidates, device))
     return TensorSums(
         record.layer,
         record.tensor,
         record.kv_heads,
         record.dtype,
-        counters.value_sums(_num_vectors(tensor, cells)),
-        ErrorSums(*counts, *squares),
+        ValueSums(*_joined(values)),
+        ErrorSums(*_joined(errors)),
     )
+
+
+def _errors_of_heads(
+    counters: _Counters, batches: Sequence[ScaleBatch], num_candidates: int, device: torch.device
+) -> ErrorSums:
+    num_heads, num_cells, num_codes = counters.count.shape
+    shape = (num_candidates, num_cells, num_heads)
+    counts: list[Any] = [np.zeros(shape, np.int64) for _ in range(3)]
+    squares: list[Any] = [np.zeros(shape, np.float64) for _ in range(2)]
+    at_once = max(8, _ERRORS_AT_ONCE[device.type] // max(1, num_heads * num_codes))
+    for batch in batches:
+        for first in range(0, len(batch.numbers), at_once):
+            part = batch.part(slice(first, first + at_once))
+            for target, found in zip((*counts, *squares), counters.error_sums(part), strict=True):
+                target[part.numbers] = found.permute(2, 1, 0).cpu().numpy()
+    return ErrorSums(*counts, *squares)
+
+
+def _joined(parts: Sequence[Any]) -> Iterator[Any]:
+    """Yield every field of the parts, joined along the KV heads, their last axis."""
+    for field in fields(parts[0]):
+        arrays = [getattr(part, field.name) for part in parts]
+        yield arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
+
+
+def _finite_codes(tensor: TensorProfile) -> Any:
+    """Return the finite codes that occur in any head or cell, descending."""
+    occurs = np.zeros(1 << 15, bool)
+    occurs[tensor.code] = True
+    occurs[MAX_FINITE_CODE[tensor.record.dtype] + 1 :] = False
+    return np.flatnonzero(occurs)[::-1].copy()
 
 
 def _num_vectors(tensor: TensorProfile, cells: Cells) -> Any:
@@ -86,7 +118,7 @@ class _Counters:
     """[kv_head, cell] int64."""
 
     @classmethod
-    def of(cls, tensor: TensorProfile, device: torch.device) -> _Counters:
+    def of(cls, tensor: TensorProfile, codes: Any, device: torch.device) -> _Counters:
         record = tensor.record
         num_heads, num_cells = len(record.kv_heads), tensor.num_cells
         num_segments = num_heads * num_cells
@@ -96,9 +128,6 @@ class _Counters:
         nonfinite = np.bincount(segment[~finite], count[~finite], num_segments).astype(np.int64)
         if not finite.all():
             segment, code, count = segment[finite], code[finite], count[finite]
-        occurs = np.zeros(1 << 15, bool)
-        occurs[code] = True
-        codes = np.flatnonzero(occurs)[::-1].copy()
         place = np.zeros(1 << 15, np.int64)
         place[codes] = np.arange(len(codes))
         dense = np.zeros(num_segments * len(codes))

@@ -33,17 +33,10 @@ class ScaleBatch:
     unclipped: Tensor
     flushed: Tensor
 
-    def part(self, start: int, stop: int) -> ScaleBatch:
-        """Return the candidates from `start` to `stop`."""
-        rows = slice(start, stop)
-        return ScaleBatch(
-            self.setup,
-            self.numbers[rows],
-            self.scale[rows],
-            self.in_range[rows],
-            self.unclipped[rows],
-            self.flushed[rows],
-        )
+    def part(self, candidates: slice, heads: slice = slice(None)) -> ScaleBatch:
+        """Return some of the candidates, in some of the heads."""
+        arrays = (self.scale, self.in_range, self.unclipped, self.flushed)
+        return ScaleBatch(self.setup, self.numbers[candidates], *(a[candidates, heads] for a in arrays))
 
 
 def prepare_scales(

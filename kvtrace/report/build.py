@@ -6,6 +6,7 @@ from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace.diagnosis import diagnose
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.report.sections import (
     NOT_VISIBLE,
@@ -60,6 +61,7 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
         given = {key: str(value) for key, value in parameters.items()}
         return list(run_query(connection, find_query(name), given).records())
 
+    diagnosis = diagnose(run)
     details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
     rules = "SELECT source, sampling_id, position_stride, request_fraction FROM sampling ORDER BY ALL"
     return Report(
@@ -78,6 +80,10 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
         sampling=tuple(SamplingRules(**row) for row in _records(connection, rules)),
         captured=tuple(Captured(**{name: row[name] for name in _CAPTURED}) for row in rows("captured")),
         not_visible=NOT_VISIBLE,
+        verdict=diagnosis.verdict,
+        findings=diagnosis.findings,
+        losses=diagnosis.losses,
+        losses_under=diagnosis.losses_under,
     )
 
 

@@ -42,9 +42,8 @@ def head_strata(
     phase = index_in(table["phase"], PHASES)
     octave = pc.fill_null(table["position_octave"], -1).to_numpy()
     stratum_of = {(PHASES.index(name), number): i for i, (name, number) in enumerate(axes.strata)}
-    stratum = np.array(
-        [stratum_of.get(pair, -1) for pair in zip(phase.tolist(), octave.tolist(), strict=True)]
-    )
+    pairs = zip(phase.tolist(), octave.tolist(), strict=True)
+    stratum = np.array([stratum_of.get(pair, -1) for pair in pairs], dtype=np.int64)
     positioned = phase >= 0
     whole = ~positioned & (workload < 0)
     labelled = workload >= 0

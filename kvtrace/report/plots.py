@@ -71,7 +71,8 @@ def _plots(report: Report, data: ChartData) -> Iterator[tuple[str, Spec]]:
         "by-position",
         _document({"hconcat": list(_positions(data, shown, ends["position"], labels[shown]))}),
     )
-    yield "absmax-bands", _document({"hconcat": list(_bands(data, shown, labels[shown]))})
+    if bands := list(_bands(data, shown, labels[shown])):
+        yield "absmax-bands", _document({"hconcat": bands})
     if before != shown:
         rows = before_after_rows(data, before, shown, clipped["floor"], clipped["low"], clipped["high"])
         title = f"share of values clipped: {labels[before]} (before), {labels[shown]} (after)"
@@ -96,6 +97,8 @@ def _bands(data: ChartData, shown: int, label: str) -> Iterator[Spec]:
     """Yield the worst head's bands, workload by workload."""
     clipped = np.nan_to_num(data.by_head["clipped_frac"][shown])
     tensor, head = np.unravel_index(int(clipped.argmax()), clipped.shape)
+    if np.isnan(data.bands["absmax_max"][tensor, head]).all():
+        return
     layer, kv_head = data.heads[head]
     who = f"layer {layer} head {kv_head} {TENSORS[tensor].upper()}, covered by {label}"
     for workload, name in enumerate(distinct_labels(data.workloads)[:_MOST_WORKLOADS]):

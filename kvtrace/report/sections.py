@@ -11,6 +11,8 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import ConfigDict
 
+from kvtrace.diagnosis import Finding, HeadLoss, Verdict  # noqa: TC001 -- pydantic reads the annotations
+
 Tensor = Literal["k", "v"]
 
 REPORT_SCHEMA_VERSION: Final = "1.0"
@@ -277,3 +279,10 @@ class Report:
     sampling: tuple[SamplingRules, ...]
     captured: tuple[Captured, ...]
     not_visible: tuple[str, ...]
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    """Ranked; the verdict rests on them."""
+    losses: tuple[HeadLoss, ...]
+    """Every head under the scales of `losses_under`."""
+    losses_under: str | None
+    """The scales that the verdict is about."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.plain_text import plain
 from kvtrace.report.answer import candidate_answer, candidate_statement, effect_statement
 from kvtrace.report.terminal_tables import candidate_table, captured_table, head_table, stratum_table
+from kvtrace.report.terminal_verdict import finding_lines, heat_map_lines, verdict_lines
 from kvtrace.report.wording import columns, count, cut, decibel, padded, paragraph, percent
 
 if TYPE_CHECKING:
@@ -28,10 +29,15 @@ def report_text(report: Report) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     yield from _title(report)
-    yield from ("", "WHICH HEADS LEAVE THE RANGE")
-    yield from _named((one.candidate, candidate_answer(report, one)) for one in report.candidates)
+    yield from ("", "VERDICT")
+    yield from verdict_lines(report)
     yield from ("", "WHAT RAN")
     yield from _named((source.name, _what_ran(report, source)) for source in report.sources)
+    yield from ("", "WHICH HEADS LEAVE THE RANGE")
+    yield from _named((one.candidate, candidate_answer(report, one)) for one in report.candidates)
+    yield from heat_map_lines(report)
+    yield from ("", "WHAT WAS FOUND   ranked; the SQL of each is in --format json")
+    yield from finding_lines(report)
     yield from ("", "WHAT IS COMPARED")
     yield from _named((one.candidate, candidate_statement(report, one)) for one in report.candidates)
     yield from ("", "CANDIDATES SIDE BY SIDE   shares of values; SQNR in dB, higher is better")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.numerics import find_engine
+from kvtrace.scales.bfloat16 import nearest_bfloat16
 from kvtrace.scales.cost import round_trip_errors
 from kvtrace.scales.error_curve import squared_errors
-from kvtrace.scales.save import nearest_bfloat16
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kvtrace.errors import InputError
+from kvtrace.scales.bfloat16 import nearest_bfloat16
 from kvtrace.scales.mse_search import E4M3_MAX, SMALLEST_SCALE, least_error_scale
-from kvtrace.scales.save import nearest_bfloat16
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import Granularity

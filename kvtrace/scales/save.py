@@ -14,14 +14,13 @@ import numpy as np
 
 from kvtrace.errors import InputError, OutputExistsError
 from kvtrace.scales.artifact import StoredScale, scales_sha256
+from kvtrace.scales.bfloat16 import bfloat16_bits, nearest_bfloat16
 from kvtrace.scales.formats import compressed_tensors
 from kvtrace.scales.names import layer_of, resembles_kv_scale
 from kvtrace.scales.source import INDEX_SUFFIX, MANIFEST_FILE, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from kvtrace.scales.artifact import Granularity
     from kvtrace.scales.source import Source
@@ -131,21 +130,6 @@ def tensor_name(layer: int, tensor: str, modules: Mapping[int, str]) -> str:
     'model.layers.3.self_attn.k_scale'
     """
     return f"{modules.get(layer, f'model.layers.{layer}.self_attn')}.{tensor}_scale"
-
-
-def bfloat16_bits(values: Sequence[float] | NDArray[np.floating[Any]]) -> NDArray[np.uint16]:
-    """Return the bits of the nearest bfloat16, ties to even. values: finite.
-
-    >>> [hex(b) for b in bfloat16_bits([1.0, 0.036830358])]
-    ['0x3f80', '0x3d17']
-    """
-    bits = np.asarray(values, dtype=np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def nearest_bfloat16(values: Sequence[float] | NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Return the values as they will be read back from the file."""
-    return (bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32)
 
 
 def _granularity(scales: Mapping[tuple[int, str], Sequence[float]]) -> Granularity:

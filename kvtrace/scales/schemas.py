@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvtrace.scales.audit.report import ScalesReport
+from kvtrace.scales.audit.report_model import ScalesReport
 from kvtrace.scales.manifest import Manifest
 
 if TYPE_CHECKING:

@@ -112,7 +112,8 @@ def llmcompressor_mse(x: Tensor) -> Run:
 
     def observe() -> object:
         observer = Observer.load_from_registry("mse", base_name="k", args=args)
-        return [observer(part.view(1, 1, -1, 64)) for part in x.split(_CHUNK)]
+        vectors = x[: len(x) // 64 * 64].view(1, 1, -1, 64)  # batch, heads, tokens, head_dim
+        return [observer(part) for part in vectors.split(_CHUNK // 64, dim=2)]
 
     return lambda _: observe()
 

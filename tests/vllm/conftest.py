@@ -16,6 +16,7 @@ ENGINE: dict[str, Any] = {
     "max_num_seqs": 8,
     "max_num_batched_tokens": 256,
     "seed": 0,
+    "enforce_eager": True,
 }
 
 
@@ -37,7 +38,7 @@ def model() -> Path:
 
 @pytest.fixture(scope="session")
 def captured(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Captured:
-    """Return a compiled BF16 engine's trace of every position, its rounds, and what it said of itself."""
+    """Return a BF16 engine's trace of every position, its rounds, and what it said of itself."""
     folder = tmp_path_factory.mktemp("captured")
     engine = {**ENGINE, "kv_transfer_config": connector(folder / "traces", position_stride=1)}
     rounds = [*ONE_BY_ONE, REPEATED, SALTED, TOGETHER, HOSTILE]

@@ -10,7 +10,7 @@ from vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
 from vllm_prompts import CHAT
 
 from kvtrace.scales import load_artifact
-from kvtrace.scales.audit.report import ScalesReport, scales_report
+from kvtrace.scales.audit.report import scales_report
 from kvtrace.scales.calibrate import Calibration, calibrate
 from kvtrace.scales.dataset import DatasetRules
 from kvtrace.scales.recipe import Recipe
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vllm_engines import Captured
+
+    from kvtrace.scales.audit.report_model import ScalesReport
 
 pytestmark = pytest.mark.vllm
 

@@ -1,4 +1,4 @@
-"""A real offline engine, compiled, with every position of every request captured."""
+"""A real offline engine with every position of every request captured."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def absmax_bands() -> Spec:
         "position:O",
         sort=alt.EncodingSortField("order"),
         title=None,
-        axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="greedy", labelSeparation=6),
+        axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="parity", labelSeparation=6),
     )
     base = alt.Chart(alt.NamedData(BANDS)).encode(
         x=x,

@@ -28,7 +28,7 @@ def by_position(*, title: str, floor: float | None) -> Spec:
             "position:O",
             sort=alt.EncodingSortField("order"),
             title="position, from",
-            axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="greedy", labelSeparation=6),
+            axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="parity", labelSeparation=6),
             scale=alt.Scale(paddingInner=0.25),
         ),
         xOffset=alt.XOffset("series:N", scale=alt.Scale(domain=series)),

@@ -40,7 +40,7 @@ def heat_map(*, low: float, high: float, decibels: bool = False) -> Spec:
     x = alt.X(
         "layer:O",
         title="layer",
-        axis=alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=6, ticks=False),
+        axis=alt.Axis(labelAngle=0, labelOverlap="parity", labelSeparation=6, ticks=False),
     )
     y = alt.Y("kv_head:O", title="KV head", axis=alt.Axis(ticks=False))
     cells = alt.Chart(alt.NamedData(CELLS)).encode(x=x, y=y, description="text:N", tooltip="text:N")

@@ -9,7 +9,7 @@ import altair as alt
 from kvtrace.report.charts.axes import Spec, layered
 
 LAYERS: Final = "layers"
-KINDS: Final = ["candidate", "in effect", "observed / MAX"]
+KINDS: Final = ["candidate", "in effect", "just covers"]
 
 
 def scales_by_layer() -> Spec:
@@ -18,12 +18,12 @@ def scales_by_layer() -> Spec:
     `layers`: layer, kind (one of KINDS), low, high (over the heads of the layer), text.
     """
     scale = alt.Scale(type="log", base=2, nice=True)
-    axis = alt.Axis(title="scale", format="~g", domain=False, ticks=False, tickCount=5)
+    axis = alt.Axis(title="scale", format=".2~g", domain=False, ticks=False, tickCount=5)
     base = alt.Chart(alt.NamedData(LAYERS)).encode(
         x=alt.X(
             "layer:O",
             title="layer",
-            axis=alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=6, ticks=False),
+            axis=alt.Axis(labelAngle=0, labelOverlap="parity", labelSeparation=6, ticks=False),
         )
     )
     spread = base.mark_rule(style="guide", strokeWidth=3, opacity=0.6, aria=False).encode(

@@ -1,6 +1,8 @@
 // Arrays of `html_arrays.py`, back to numbers. NaN: not measured.
 async function unpackArray(packed) {
-  const bytes = Uint8Array.from(atob(packed.data), (char) => char.charCodeAt(0));
+  const text = atob(packed.data);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const buffer = await new Response(inflated).arrayBuffer();
   return { shape: packed.shape, values: decodeArray(packed, buffer) };

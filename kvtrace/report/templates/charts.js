@@ -43,18 +43,36 @@ async function draw(key) {
     return;
   }
   chart.isDrawing = true;
+  if (!key.startsWith("heat-")) await loadOthers();
   do {
     chart.isStale = false;
     await drawOnce(chart, place);
+    bringIntoView(place);
   } while (chart.isStale);
   chart.isDrawing = false;
   place.dataset.drawn = "yes";
+}
+
+// A map wider than its place scrolls; the chosen cell stays in sight.
+function bringIntoView(place) {
+  const mark = place.querySelector(".chosen_marks path");
+  if (!mark || place.scrollWidth <= place.clientWidth) return;
+  const inside = place.getBoundingClientRect();
+  const cell = mark.getBoundingClientRect();
+  if (cell.left < inside.left || cell.right > inside.right)
+    place.scrollLeft += cell.left - inside.left - inside.width / 2;
 }
 
 async function drawOnce(chart, place) {
   const size = chart.fit ? chart.fit(place.clientWidth) : { width: place.clientWidth, height: chart.height };
   const key = [chart.spec(), shownTheme(), size.width].join(" ");
   const rows = chart.rows();
+  if (Object.values(rows)[0].length === 0) {
+    chart.view?.finalize();
+    chart.view = chart.key = null;
+    place.textContent = "Nothing was measured here.";
+    return;
+  }
   if (chart.key === key) {
     for (const name of Object.keys(rows)) chart.view.data(name, rows[name]);
     await chart.view.runAsync();
@@ -73,11 +91,14 @@ async function drawOnce(chart, place) {
     renderer: "svg",
     actions: false,
     defaultStyle: false,
+    // Errors alone: a layer without rows, such as no covered line, is no fault.
+    logLevel: 1,
     config: page.config[shownTheme()],
     tooltip: showTip,
   });
   chart.view = embedded.view;
   chart.key = key;
+  place.dataset.drawnIn = shownTheme();
   chart.view.addEventListener("click", (_, item) => {
     if (item?.datum?.head !== undefined) choose(item.datum.head, item.datum.tensorIndex ?? item.datum.tensor);
   });

@@ -234,7 +234,7 @@ function watchSurroundings() {
 
 async function start() {
   if (page.candidates.length === 0 || page.heads.length === 0) return;
-  await loadNumbers();
+  await loadNumbers(FIRST);
   byId("candidate").value = state.candidate;
   byId("before").value = state.before;
   connectControls();

@@ -154,7 +154,7 @@ const rowsOf = {
       const kinds = [
         ["candidate", row.min_scale, row.max_scale],
         ["in effect", row.min_effective_scale, row.max_effective_scale],
-        ["observed / MAX", row.optimal, row.optimal],
+        ["just covers", row.optimal, row.optimal],
       ];
       for (const [kind, low, high] of kinds) {
         if (!(low > 0)) continue;

@@ -16,8 +16,14 @@ const state = {
   tensor: 0,
 };
 
-async function loadNumbers() {
-  const groups = ["byHead", "byWorkload", "byPosition", "requests", "bands", "curve", "scales"];
+// The heat maps need the first, every chart the others too: a large report draws its maps before it unpacks all.
+const FIRST = ["byHead", "byWorkload", "requests", "scales"];
+const OTHERS = ["byPosition", "bands", "curve"];
+
+let others = null;
+const loadOthers = () => (others ??= loadNumbers(OTHERS));
+
+async function loadNumbers(groups) {
   const loaded = await Promise.all(groups.map((group) => unpackAll(page.arrays[group])));
   groups.forEach((group, i) => (data[group] = loaded[i]));
 }

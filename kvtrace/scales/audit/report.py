@@ -1,17 +1,20 @@
-"""The scales report: one row per head and tensor, and the findings. Its JSON schema is published and
-versioned.
-"""
+"""Build the scales report of one artifact: audited, and compared with a trace if there is one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from kvtrace.errors import ArtifactError
 from kvtrace.scales.audit import audit
 from kvtrace.scales.audit.context import AuditContext
-from kvtrace.scales.audit.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.scales.audit.observed import Observed, observe
+from kvtrace.scales.audit.report_model import (
+    ArtifactSummary,
+    EngineSummary,
+    ScaleRow,
+    ScalesReport,
+    TraceSummary,
+)
 from kvtrace.scales.audit.weights import compare_weights
 from kvtrace.scales.manifest import parse_manifest
 from kvtrace.scales.mse_search import E4M3_MAX
@@ -23,85 +26,8 @@ if TYPE_CHECKING:
     from kvtrace.scales.artifact import Granularity, ScaleArtifact
     from kvtrace.trace.reader import Trace
 
-SCALES_REPORT_VERSION: Final = "1.0"
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
-
-
-class ArtifactSummary(_Model):
-    """The artifact as shipped."""
-
-    path: str
-    format: str
-    granularity: Literal["tensor", "attn_head"]
-    sha256: str
-    """Over the scale tensors as read."""
-    num_layers_with_scales: int
-    num_ranks: int | None
-    unmatched_names: tuple[str, ...]
-    envelope: dict[str, Any] | None
-    """What a manifest says was calibrated on; null without one."""
-
-
-class EngineSummary(_Model):
-    """The setup that `engine_scale` is for."""
-
-    engine: str
-    backend: str | None
-    tp: int
-    granularity: Literal["tensor", "attn_head"]
-    """As applied."""
-    notes: tuple[str, ...]
-
-
-class TraceSummary(_Model):
-    """The trace that observed values come from."""
-
-    path: str
-    digest: str
-    num_tokens: int
-    max_position: int
-    has_fp8_cache: bool
-    engine: str
-    """Numerics that `optimal_scale` minimizes the error of."""
-
-
-class ScaleRow(_Model):
-    """One layer, KV head and tensor. Null: not shipped, or not observed."""
-
-    layer: int
-    kv_head: int
-    tensor: Literal["k", "v"]
-    shipped_scale: float | None
-    shipped_origin: str | None
-    engine_scale: float | None
-    """What the engine would use."""
-    engine_origin: str | None
-    effective_scale: float | None
-    """What the traced engine used; null where its cache was not FP8."""
-    covered_amax: float | None
-    """448 × engine_scale"""
-    observed_amax: float | None
-    optimal_scale: float | None
-    """bfloat16 scale of least squared error on the trace; one for all heads of a per-tensor artifact."""
-
-
-class ScalesReport(_Model):
-    """What `kvtrace scales --format json` prints."""
-
-    schema_version: str = SCALES_REPORT_VERSION
-    artifact: ArtifactSummary
-    engine: EngineSummary
-    trace: TraceSummary | None
-    findings: tuple[Finding, ...]
-    scales: tuple[ScaleRow, ...]
-
-    @property
-    def has_errors(self) -> bool:
-        """Whether any finding is an error."""
-        return any(finding.severity == "error" for finding in self.findings)
+_MAX_GROUPS: Final = 16_384
+"""Layers × KV heads; the largest models have some 10,000. A hostile config.json must not take the memory."""
 
 
 def scales_report(
@@ -123,8 +49,8 @@ def scales_report(
     calibrated_at_length: for artifacts whose manifest does not say it.
     observed: the trace counted before, by `observe(trace, unit_of(artifact))`: for several artifacts on one
     trace.
-    Raises ArtifactError: `against` holds no weights. InvalidCandidateError: no such engine, heads do not
-    split.
+    Raises ArtifactError: `against` holds no weights, or the artifact claims an impossible model.
+    InvalidCandidateError: no such engine, heads do not split.
     IntegrityError: the trace is damaged.
     """
     if observed is None and trace is not None:
@@ -218,7 +144,14 @@ def _shape(artifact: ScaleArtifact, trace: Trace | None) -> tuple[int, int]:
         return trace.record.model.num_layers, trace.record.model.num_kv_heads
     per_head = max((len(s.values) for s in artifact.scales if s.tensor in ("k", "v")), default=1)
     layers = artifact.model.num_layers or max(artifact.layers, default=-1) + 1
-    return layers, artifact.model.num_kv_heads or max(per_head, artifact.num_ranks or 1)
+    heads = artifact.model.num_kv_heads or max(per_head, artifact.num_ranks or 1)
+    if layers * heads > _MAX_GROUPS:
+        raise ArtifactError(
+            f"{artifact.path}: says that its model has {layers:,} layers of {heads:,} KV heads; no model "
+            "has that "
+            "many: is its config.json sound?"
+        )
+    return layers, heads
 
 
 def _numerics(engine: str | None) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.scales.audit.finding import Finding
-    from kvtrace.scales.audit.report import ScaleRow, ScalesReport
+    from kvtrace.scales.audit.report_model import ScaleRow, ScalesReport
 
 _COLUMNS: Final = (
     ("shipped", "shipped_scale"),

@@ -1,0 +1,153 @@
+"""kvtrace in a notebook: open a trace, replay it, ask it with SQL, look at the report.
+
+>>> import kvtrace
+>>> trace = kvtrace.open_trace("samples/smollm2-135m.kvtrace")
+>>> run = kvtrace.replay(trace, scales=["samples/scales/chat-per-head"])
+>>> run.sql("SELECT count(*) AS num_tokens FROM rows")["num_tokens"].item()
+1658
+>>> worst = run.query("rank_heads", candidate="chat-per-head", tensor="v", top=1)
+>>> worst.select("layer", "kv_head", "num_clipped").row(0)
+(14, 1, 768)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from kvtrace.replay import EngineSetup
+    from kvtrace.report.sections import Report
+    from kvtrace.runs.record import RunRecord
+    from kvtrace.trace.reader import Trace
+
+    Scales = Path | str
+
+
+def replay(
+    traces: Trace | Sequence[Trace],
+    scales: Sequence[Scales] = (),
+    *,
+    setup: EngineSetup | None = None,
+    device: str | None = None,
+    out: Path | str | None = None,
+) -> NotebookRun:
+    """Replay traces through FP8 under bf16, the effective scales (if any), 1.0 and each artifact.
+
+    scales: checkpoints or scale files. setup: engine, format, backend, TP and skipped layers; None: the
+    captured engine's if its cache was FP8, else vLLM on CUDA. device: cpu, cuda or cuda:N; None: CUDA if there
+    is one. out: where the run is kept; None: a temporary directory that goes with the returned object.
+    Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, DeviceError, IntegrityError, …
+    """
+    from kvtrace.replay import replay as replay_candidates
+    from kvtrace.replay import standard_candidates
+    from kvtrace.scales import load_artifact
+    from kvtrace.trace.reader import Trace
+
+    several = [traces] if isinstance(traces, Trace) else list(traces)
+    artifacts = [load_artifact(path) for path in scales]
+    candidates = standard_candidates(several, artifacts, setup)
+    scratch = None if out is not None else TemporaryDirectory(prefix="kvtrace-")
+    path = Path(scratch.name) / "run" if scratch is not None else Path(out or "")
+    return NotebookRun(replay_candidates(several, candidates, path, device=device), scratch)
+
+
+def open_run(path: Path | str) -> NotebookRun:
+    """Open a run that `kvtrace replay` wrote. Raises NotATraceError, SchemaVersionError or IntegrityError."""
+    return NotebookRun(Path(path))
+
+
+class NotebookRun:
+    """A finished run, to ask."""
+
+    def __init__(self, path: Path, scratch: TemporaryDirectory[str] | None = None) -> None:
+        from kvtrace.query import connect_with_views
+        from kvtrace.runs.open import open_run
+
+        self._run = open_run(path)
+        self._connection = connect_with_views(self._run)
+        self._scratch = scratch
+
+    @property
+    def path(self) -> Path:
+        """Return the run's directory."""
+        return self._run.path
+
+    @property
+    def record(self) -> RunRecord:
+        """Return `run.json`: sources, versions, device."""
+        return self._run.record
+
+    def sql(self, sql: str, **parameters: object) -> pl.DataFrame:
+        """Return the rows of one SELECT over the views of `queries/views.sql`.
+
+        parameters: values of `getvariable('name')` in the SQL.
+        Raises QueryError: it is not one SELECT, reaches beyond the run, or is wrong.
+        """
+        from kvtrace.query import run_sql
+
+        return _frame(run_sql(self._connection, sql, _as_text(parameters)))
+
+    def query(self, name: str, **parameters: object) -> pl.DataFrame:
+        """Return the rows of a query of the library. Raises QueryError: no such query or parameter."""
+        from kvtrace.query import find_query, run_query
+
+        return _frame(run_query(self._connection, find_query(name), _as_text(parameters)))
+
+    def report(self, *, top: int = 5) -> NotebookReport:
+        """Return the report; a notebook shows its HTML, `print` its text. top: heads per candidate, K and V."""
+        from kvtrace.report.build import build_report
+
+        return NotebookReport(self, build_report(self._run, top=top, run_kept=self._scratch is None))
+
+    def __repr__(self) -> str:
+        return f"<kvtrace run {self.path}>"
+
+
+class NotebookReport:
+    """A report, as text, JSON or HTML."""
+
+    def __init__(self, run: NotebookRun, report: Report) -> None:
+        self._run = run
+        self._report = report
+
+    def __str__(self) -> str:
+        from kvtrace.report.terminal import report_text
+
+        return report_text(self._report)
+
+    def json(self) -> str:
+        """Return the report as JSON (docs/report.schema.json)."""
+        from kvtrace.report.json import report_json
+
+        return report_json(self._report)
+
+    def html(self) -> str:
+        """Return the report as one HTML page that needs no network."""
+        from kvtrace.report.html import report_html
+
+        return report_html(self._report, self._run._run)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame of its own, so that its styles stay out of the notebook's."""
+        from html import escape
+
+        return (
+            f'<iframe srcdoc="{escape(self.html(), quote=True)}" title="kvtrace report" '
+            'style="width: 100%; height: 80vh; border: 0"></iframe>'
+        )
+
+
+def _as_text(parameters: dict[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in parameters.items()}
+
+
+def _frame(result: Any) -> pl.DataFrame:
+    import polars as pl
+
+    return pl.DataFrame(result.rows, schema=list(result.columns), orient="row", infer_schema_length=None)

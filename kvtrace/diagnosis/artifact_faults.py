@@ -1,0 +1,71 @@
+"""What the audit of each artifact found while it was replayed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.diagnosis.case import bound
+from kvtrace.diagnosis.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.diagnosis.case import Case
+
+_FINDINGS: Final = """
+SELECT source, candidate, id, severity, message, action, layers, evidence
+FROM findings JOIN candidates USING (candidate)
+WHERE candidate = $candidate
+ORDER BY source, findings.ordinal
+"""
+_EVIDENCE: Final = """
+SELECT source, id, severity, message, layers, evidence
+FROM findings
+WHERE candidate = $candidate AND id = $id
+ORDER BY source, ordinal
+"""
+_ASKED_OF_THE_RUN: Final = "scales-not-loaded"
+"""The audit knows one artifact; the run knows all, and whether another one is what ran."""
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Yield the audit's findings on every artifact, one for each message however many traces show it."""
+    for subject in case.subjects:
+        seen = set()
+        for row in case.rows(bound(_FINDINGS, candidate=subject.name)):
+            if row["id"] == _ASKED_OF_THE_RUN or (row["id"], row["message"]) in seen:
+                continue
+            seen.add((row["id"], row["message"]))
+            layers = tuple(int(layer) for layer in (row["layers"] or "").split(",") if layer)
+            yield Finding(
+                id=row["id"],
+                severity=row["severity"],
+                confidence="certain",
+                candidate=subject.name,
+                message=row["message"],
+                action=row["action"],
+                evidence=(json.loads(row["evidence"]),),
+                sql=bound(_EVIDENCE, candidate=subject.name, id=row["id"]),
+                layers=layers,
+            )
+        if subject.status == "invalid" and not any(severity_is_error(case, subject.name)):
+            yield Finding(
+                id="invalid-artifact",
+                severity="error",
+                confidence="certain",
+                candidate=subject.name,
+                message=f"cannot be used: {subject.reason or 'no reason recorded'}",
+                action="Mend or replace the artifact; nothing was scored under it.",
+                evidence=({"status": subject.status, "reason": subject.reason},),
+                sql=bound(
+                    "SELECT candidate, status, reason FROM candidates WHERE candidate = $candidate",
+                    candidate=subject.name,
+                ),
+            )
+
+
+def severity_is_error(case: Case, candidate: str) -> Iterator[bool]:
+    """Yield, per audit finding on a candidate, whether it is an error."""
+    for row in case.rows(bound(_FINDINGS, candidate=candidate)):
+        yield row["severity"] == "error"

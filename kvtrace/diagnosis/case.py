@@ -1,0 +1,208 @@
+"""What the rules look at: a run through its views, and the candidates that are judged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kvtrace.query import connect_with_views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import duckdb
+
+    from kvtrace.runs.open import Run
+
+Row = dict[str, Any]
+_Made = TypeVar("_Made")
+_PARAMETER: Final = re.compile(r"\$([a-z_]+)")
+
+_CANDIDATES: Final = """
+SELECT candidate, ordinal, kind, status, reason, engine, format, granularity,
+  artifact,
+  pow(10, -rounding_floor_db(format, engine) / 10) AS floor
+FROM candidates
+ORDER BY ordinal
+"""
+_IN_EFFECT: Final = """
+SELECT c.candidate,
+  bool_and(e.scale IS NOT DISTINCT FROM c.scale
+    OR abs(c.scale / e.scale - 1) <= 0.004) AS is_same
+FROM scales AS c
+  JOIN candidates USING (candidate)
+  JOIN scales AS e USING (source, layer, kv_head, tensor)
+  JOIN candidates AS d ON d.candidate = e.candidate
+WHERE candidates.kind = 'artifact' AND d.kind = 'effective'
+GROUP BY c.candidate
+ORDER BY c.candidate
+"""
+_HEADS: Final = """
+SELECT tensor, layer, kv_head, workload, phase, position_octave,
+  sum(num_values)::BIGINT AS num_values,
+  sum(num_vectors)::BIGINT AS num_vectors,
+  sum(num_clipped)::BIGINT AS num_clipped,
+  sum(num_nonfinite)::BIGINT AS num_nonfinite,
+  max(max_abs) AS max_abs,
+  sum(weight * num_flushed) / nullif(sum(weight * num_values), 0)
+    AS flushed_frac,
+  sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_signal), 0)
+    AS clip_error,
+  sum(weight * (sum_sq_error - sum_sq_clip_error))
+    / nullif(sum(weight * sum_sq_signal), 0) AS other_error,
+  sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_error), 0)
+    AS clip_error_frac
+FROM cells JOIN sampling USING (source, sampling_id)
+WHERE candidate = $candidate
+GROUP BY GROUPING SETS (
+  (tensor, layer, kv_head),
+  (tensor, layer, kv_head, workload),
+  (tensor, layer, kv_head, phase),
+  (tensor, layer, kv_head, position_octave)
+)
+ORDER BY ALL
+"""
+_COVERED: Final = """
+SELECT tensor, layer, kv_head, min(covered_amax) AS covered_amax
+FROM scales
+WHERE candidate = $candidate AND scale IS NOT NULL
+GROUP BY tensor, layer, kv_head
+ORDER BY ALL
+"""
+_AFFECTED: Final = """
+SELECT workload, phase, position_octave,
+  count(DISTINCT (source, request)) AS num_requests
+FROM tokens
+GROUP BY GROUPING SETS ((), (workload), (phase), (position_octave))
+ORDER BY ALL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A candidate that is judged."""
+
+    name: str
+    kind: str
+    status: str
+    reason: str | None
+    in_effect: bool
+    """Whether these scales are what the captured engine used."""
+    granularity: str | None
+    artifact: str | None
+    floor: float
+    """Σ error² / Σ x² that rounding alone leaves in its format."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether there are sums under it."""
+        return self.status == "valid"
+
+
+class Case:
+    """A run under diagnosis. Queries are run once, however many rules ask."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._connection: duckdb.DuckDBPyConnection = connect_with_views(run)
+        self._heads: dict[str, list[Row]] = {}
+        self._known: dict[tuple[str, str], Any] = {}
+
+    def once(self, what: str, candidate: str, make: Callable[[], _Made]) -> _Made:
+        """Return what `make` returns, which is called the first time alone."""
+        if (what, candidate) not in self._known:
+            self._known[what, candidate] = make()
+        made: _Made = self._known[what, candidate]
+        return made
+
+    def rows(self, sql: str, limit: int | None = None) -> list[Row]:
+        """Return the rows of a SELECT over the run's views, as column → value."""
+        cursor = self._connection.execute(sql)
+        names = [entry[0] for entry in cursor.description or ()]
+        found = cursor.fetchall() if limit is None else cursor.fetchmany(limit)
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    def columns(self, sql: str) -> dict[str, Any]:
+        """Return the same as one array a column, for many rows."""
+        return self._connection.execute(sql).fetchnumpy()
+
+    @cached_property
+    def subjects(self) -> tuple[Subject, ...]:
+        """Return what is judged: the scales in effect, then each artifact; the default 1.0 if there is none.
+
+        Effective scales that are an artifact's are judged once, under the artifact's name.
+        """
+        same = {row["candidate"] for row in self.rows(_IN_EFFECT) if row["is_same"]}
+        found = self.rows(_CANDIDATES)
+        kinds = {row["kind"] for row in found}
+        wanted = {"effective", "artifact"} if kinds & {"effective", "artifact"} else {"unit"}
+        return tuple(
+            Subject(
+                name=row["candidate"],
+                kind=row["kind"],
+                status=row["status"],
+                reason=row["reason"],
+                in_effect=row["kind"] == "effective" or row["candidate"] in same,
+                granularity=row["granularity"],
+                artifact=row["artifact"],
+                floor=row["floor"] or 0.0,
+            )
+            for row in found
+            if row["kind"] in wanted and not (row["kind"] == "effective" and same)
+        )
+
+    @cached_property
+    def num_requests(self) -> dict[tuple[str | None, str | None, int | None], int]:
+        """Return captured requests of (workload, phase, position_octave), None standing for all."""
+        return {
+            (row["workload"], row["phase"], row["position_octave"]): row["num_requests"]
+            for row in self.rows(_AFFECTED)
+        }
+
+    def heads(self, candidate: str) -> list[Row]:
+        """Return errors per head: over everything, and by workload, by phase and by position octave.
+
+        A row with workload, phase and position_octave None is over everything; heads that the candidate
+        leaves unquantized are left out. clip_error and other_error are shares of Σ x².
+        """
+        if candidate not in self._heads:
+            covered = {
+                (row["layer"], row["kv_head"], row["tensor"]): row["covered_amax"]
+                for row in self.rows(bound(_COVERED, candidate=candidate))
+            }
+            self._heads[candidate] = [
+                row | {"covered_amax": covered[head]}
+                for row in self.rows(bound(_HEADS, candidate=candidate))
+                if (head := (row["layer"], row["kv_head"], row["tensor"])) in covered
+            ]
+        return self._heads[candidate]
+
+    def whole_heads(self, candidate: str) -> list[Row]:
+        """Return the rows of `heads` that are over everything."""
+        return [row for row in self.heads(candidate) if stratum_of(row) == (None, None, None)]
+
+
+def stratum_of(row: Row) -> tuple[str | None, str | None, int | None]:
+    """Return a row's key of `Case.num_requests`."""
+    return row["workload"], row["phase"], row["position_octave"]
+
+
+def bound(sql: str, **values: str | float | list[tuple[int, int]]) -> str:
+    """Return the SQL with `$name` replaced by literals, so that it can be run by hand.
+
+    >>> bound("WHERE candidate = $candidate", candidate="a'b")
+    "WHERE candidate = 'a''b'"
+    >>> bound("WHERE (layer, kv_head) IN $heads", heads=[(0, 1), (2, 3)])
+    'WHERE (layer, kv_head) IN ((0, 1), (2, 3))'
+    """
+    return _PARAMETER.sub(lambda match: _literal(values[match[1]]), sql).strip()
+
+
+def _literal(value: str | float | list[tuple[int, int]]) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, list):
+        return "(" + ", ".join(f"({layer}, {head})" for layer, head in value) + ")"
+    return repr(value)

@@ -1,0 +1,60 @@
+"""What a rule says: a stable id, how bad, how sure, the rows that show it, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal
+
+from pydantic import ConfigDict
+
+Severity = Literal["error", "warning", "note"]
+Confidence = Literal["certain", "high", "medium", "low"]
+Head = tuple[int, int, str]
+"""(layer, kv_head, `k` | `v`)"""
+
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
+_DOCUMENTED: Final = ConfigDict(use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. `id` stays the same between versions."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    id: str
+    severity: Severity
+    confidence: Confidence
+    """certain: read off, not estimated. high, medium, low: by the number of requests that it rests on."""
+    candidate: str | None
+    """The scales it is about; None: the trace."""
+    message: str
+    """What is the case, in one sentence."""
+    action: str
+    """What to do about it, with the command or flag."""
+    evidence: tuple[dict[str, Any], ...]
+    """The first rows that `sql` gives."""
+    sql: str
+    """Shows the evidence: `kvtrace query RUN --sql "…"`."""
+    heads: tuple[Head, ...] = ()
+    """(layer, kv_head, tensor) concerned, worst first; empty: all, or only layers are known."""
+    layers: tuple[int, ...] = ()
+    """Layers concerned; empty: all."""
+    explained_by: tuple[str, ...] = ()
+    """Ids of findings on the same scales that are this one's cause."""
+    num_requests: int | None = None
+    """Requests that an estimate rests on; None: nothing is estimated."""
+    impact: float = 0.0
+    """For ranking among equals: larger is worse."""
+
+
+def confidence_of(num_requests: int) -> Confidence:
+    """Return how sure an estimate is that rests on so many requests.
+
+    Below 3 not even the lower end of an interval means anything, below 5 its upper end does not
+    (kvtrace.stats.fractions).
+
+    >>> [confidence_of(n) for n in (2, 3, 5)]
+    ['low', 'medium', 'high']
+    """
+    return "low" if num_requests < 3 else "medium" if num_requests < 5 else "high"

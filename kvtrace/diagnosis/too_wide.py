@@ -1,0 +1,43 @@
+"""Scales so wide that small values flush to 0 or meet subnormal steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.diagnosis.finding import Finding
+from kvtrace.diagnosis.underflow import evidence_sql, losing_heads
+from kvtrace.diagnosis.wording import calibrate_command, percent, some_heads, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.diagnosis.case import Case
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Yield a warning per judged candidate whose scales are too wide for some heads."""
+    for subject in case.subjects:
+        losing = [one for one in losing_heads(case, subject) if one.blame == "scale"]
+        if not losing:
+            continue
+        worst = losing[0]
+        sql = evidence_sql(subject)
+        yield Finding(
+            id="too-wide",
+            severity="warning",
+            confidence="certain",
+            candidate=subject.name,
+            message=(
+                f"the scales of {len(losing)} heads ({some_heads([one.head for one in losing])}) are so wide "
+                f"that small values are lost: worst is layer {worst.head[0]} head {worst.head[1]} "
+                f"{worst.head[2].upper()}, covering {times(worst.headroom)} its largest value; it flushes "
+                f"{percent(worst.row['flushed_frac'])} of its values to 0"
+            ),
+            action=f"Calibrate on this traffic: {calibrate_command(case, '--headroom 2')}; look first for a "
+            "unit or clamp error in the export, E4M3 forgives a factor of 256",
+            evidence=tuple(case.rows(sql, 10)),
+            sql=sql,
+            heads=tuple(one.head for one in losing),
+            layers=tuple(sorted({one.head[0] for one in losing})),
+            impact=worst.row["flushed_frac"],
+        )

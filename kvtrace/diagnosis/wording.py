@@ -1,0 +1,69 @@
+"""Phrases of findings: heads, shares and commands."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from kvtrace.plain_text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvtrace.diagnosis.case import Case
+    from kvtrace.diagnosis.finding import Head
+
+_MOST_NAMED = 3
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage of three digits.
+
+    >>> percent(0.01234), percent(0.0), percent(1e-9)
+    ('1.23 %', '0 %', '<0.001 %')
+    """
+    return "<0.001 %" if 0 < share < 1e-5 else f"{share * 100:.3g} %"
+
+
+def times(ratio: float) -> str:
+    """Return a ratio.
+
+    >>> times(1.523), times(4096.0)
+    ('1.52 ×', '4,096 ×')
+    """
+    return f"{ratio:,.0f} ×" if ratio >= 100 else f"{ratio:.3g} ×"
+
+
+def some_heads(heads: Sequence[Head]) -> str:
+    """Return the first heads by name.
+
+    >>> some_heads([(3, 1, "k")]), some_heads([(0, h, "v") for h in range(5)])
+    ('layer 3 head 1', 'layer 0 head 0, layer 0 head 1, layer 0 head 2 and 2 more')
+    """
+    named = ", ".join(f"layer {layer} head {head}" for layer, head, _ in heads[:_MOST_NAMED])
+    more = len(heads) - _MOST_NAMED
+    return named + (f" and {more} more" if more > 0 else "")
+
+
+def tensors_of(heads: Iterable[Head]) -> str:
+    """Return K, V or K and V.
+
+    >>> tensors_of([(0, 0, "v"), (0, 0, "k")])
+    'K and V'
+    """
+    return " and ".join(sorted({tensor.upper() for _, _, tensor in heads}))
+
+
+def skip_layers_flag(layers: Iterable[int]) -> str:
+    """Return vLLM's flag that leaves layers unquantized.
+
+    >>> skip_layers_flag([7, 3, 7])
+    '--kv-cache-dtype-skip-layers 3 7'
+    """
+    return "--kv-cache-dtype-skip-layers " + " ".join(str(layer) for layer in sorted(set(layers)))
+
+
+def calibrate_command(case: Case, *options: str) -> str:
+    """Return the command that makes new scales of the run's traces."""
+    paths = " ".join(shlex.quote(plain(source.path, 300)) for source in case.run.record.sources)
+    return " ".join(["kvtrace calibrate", paths, *options, "-o NEW"])

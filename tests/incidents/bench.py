@@ -1,0 +1,248 @@
+"""A healthy incident-to-be: some layers and requests of a real capture, its scales, and how they are served.
+
+A plant changes it; `diagnosed` writes trace and artifacts, replays them and diagnoses the run.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from fabricate import fabricate_trace
+
+from kvtrace.diagnosis import Diagnosis, diagnose
+from kvtrace.replay import EngineSetup, replay, standard_candidates
+from kvtrace.runs.open import open_run
+from kvtrace.scales import load_artifact
+from kvtrace.scales.calibrate import calibrate
+from kvtrace.scales.dataset import DatasetRules
+from kvtrace.scales.magnitudes import Magnitudes
+from kvtrace.scales.recipe import Recipe, scale_by
+from kvtrace.scales.save import save_scales
+from kvtrace.scales.write_calibration import write_calibration
+from kvtrace.trace.reader import open_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvtrace.scales.calibrate import ScaleSet
+    from kvtrace.trace.format import RequestRecord, SamplingRecord
+
+SAMPLE = Path(__file__).parents[2] / "samples" / "smollm2-135m.kvtrace"
+NUM_LAYERS = 5
+RETRIEVAL_KEPT = 3
+"""One in this many rows of the long requests is kept: they hold more than half of the sample."""
+_ABSMAX = Recipe()
+_ALL_ROWS = DatasetRules()
+DIGESTS = {"weights_digest": "w" * 64, "tokenizer_digest": "t" * 64, "chat_template_digest": "c" * 64}
+
+
+@dataclass
+class Bench:
+    """What a plant may change. tensors: (layer, tensor) → float32 [rows, heads, head_dim]."""
+
+    rng: np.random.Generator
+    folder: Path
+    tensors: dict[tuple[int, str], NDArray[np.float32]]
+    requests: list[RequestRecord]
+    sampling: list[SamplingRecord]
+    request_of_row: NDArray[np.int64]
+    position: NDArray[np.int64]
+    workload: NDArray[Any]
+    step: NDArray[np.int64]
+    """Generation step; negative in the prompt."""
+    live: ScaleSet | None = None
+    """Effective scales; None: the engine's cache was not FP8."""
+    backend: str = "FLASH_ATTN"
+    model: dict[str, Any] = field(default_factory=lambda: dict(DIGESTS))
+    artifacts: list[Path] = field(default_factory=list)
+
+    @property
+    def num_heads(self) -> int:
+        return int(next(iter(self.tensors.values())).shape[1])
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        return [(layer, head) for layer in range(NUM_LAYERS) for head in range(self.num_heads)]
+
+    def pick(self, count: int) -> list[tuple[int, int]]:
+        """Return some (layer, head) at random."""
+        chosen = self.rng.choice(len(self.heads), size=count, replace=False)
+        return sorted(self.heads[number] for number in chosen)
+
+    def between(self, low: float, high: float) -> float:
+        return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        """Keep these rows and the requests that have one."""
+        self.tensors = {key: values[rows] for key, values in self.tensors.items()}
+        for name in ("request_of_row", "position", "workload", "step"):
+            setattr(self, name, getattr(self, name)[rows])
+        left = set(self.request_of_row.tolist())
+        self.requests = [one for one in self.requests if one.request in left]
+
+    def scale_values(
+        self, factor: float, rows: NDArray[np.bool_], heads: Sequence[tuple[int, int]], tensors: str = "kv"
+    ) -> None:
+        """Multiply the values of some rows in some heads."""
+        for layer, head in heads:
+            for tensor in tensors:
+                self.tensors[layer, tensor][rows, head] *= np.float32(factor)
+
+    def widen_channel(self, factor: float, layer: int, head: int) -> None:
+        """Make one channel of a K head `factor` times as wide as the head's widest value."""
+        values = self.tensors[layer, "k"][:, head]
+        channel = int(self.rng.integers(values.shape[1]))
+        values[:, channel] *= np.float32(factor * np.abs(values).max() / np.abs(values[:, channel]).max())
+
+    def scales(self, recipe: Recipe = _ABSMAX) -> ScaleSet:
+        """Return the scales that a recipe gives on the values as they are now."""
+        found: ScaleSet = {}
+        for layer in range(NUM_LAYERS):
+            units = [("k", "v")] if recipe.merge_kv else [("k",), ("v",)]
+            for tensors in units:
+                values = [self.tensors[layer, tensor] for tensor in tensors]
+                parts = (
+                    [[one[:, head] for one in values] for head in range(self.num_heads)]
+                    if recipe.granularity == "attn_head"
+                    else [values]
+                )
+                scales = tuple(scale_by(recipe, _counted(part)) for part in parts)
+                found.update({(layer, tensor): scales for tensor in tensors})
+        return found
+
+    def ship(self, scales: ScaleSet, name: str = "shipped", **scheme: Any) -> Path:
+        """Save an artifact and have the report judge it. scheme: changes to its kv_cache_scheme."""
+        path = self.folder / name
+        save_scales(path, scales, model=self.config())
+        if scheme:
+            config = json.loads((path / "config.json").read_text())
+            config["quantization_config"]["kv_cache_scheme"].update(scheme)
+            (path / "config.json").write_text(json.dumps(config))
+        self.artifacts.append(path)
+        return path
+
+    def calibrated(self, recipe: Recipe, rules: DatasetRules = _ALL_ROWS, name: str = "shipped") -> Path:
+        """Save what `kvtrace calibrate` makes of the values as they are now, manifest included."""
+        trace = self.write("calibration")
+        path = self.folder / name
+        write_calibration(path, calibrate([open_trace(trace)], recipe, rules), checkpoint=None)
+        self.artifacts.append(path)
+        return path
+
+    def config(self) -> dict[str, Any]:
+        heads, head_dim = next(iter(self.tensors.values())).shape[1:]
+        return {
+            "num_hidden_layers": NUM_LAYERS,
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads,
+            "head_dim": head_dim,
+        }
+
+    def write(self, name: str) -> Path:
+        """Write the trace as it is now."""
+        fp8 = self.live is not None and name != "calibration"
+        return fabricate_trace(
+            self.folder / f"{name}.kvtrace",
+            self.tensors,
+            request_of_row=self.request_of_row.tolist(),
+            position_of_row=self.position.tolist(),
+            requests=self.requests,
+            sampling=self.sampling,
+            kv_cache_dtype="fp8_e4m3" if fp8 else "auto",
+            scales=self.live if fp8 else None,
+            rows_per_chunk=512,
+            backend=self.backend,
+            model=self.model,
+        )
+
+    def diagnosed(self) -> Diagnosis:
+        trace = open_trace(self.write("incident"))
+        artifacts = [load_artifact(path) for path in self.artifacts]
+        candidates = standard_candidates([trace], artifacts, EngineSetup("vllm-cuda"))
+        return diagnose(open_run(replay([trace], candidates, self.folder / "run", device="cpu")))
+
+
+def times(scales: ScaleSet, factor: float, tensors: str = "kv", heads: Any = None) -> ScaleSet:
+    """Return the scales with some multiplied. heads: (layer, head) pairs; None: all."""
+    return {
+        (layer, tensor): tuple(
+            value * factor if tensor in tensors and (heads is None or (layer, head) in heads) else value
+            for head, value in enumerate(values)
+        )
+        for (layer, tensor), values in scales.items()
+    }
+
+
+def new_bench(seed: int, folder: Path) -> Bench:
+    """Return a random part of the sample: some layers, most requests, all workloads."""
+    rng = np.random.default_rng(seed)
+    whole = _sample()
+    layers = sorted(rng.choice(whole.num_layers, size=NUM_LAYERS, replace=False).tolist())
+    tensors = {
+        (number, tensor): whole.tensors[layer, tensor].copy()
+        for number, layer in enumerate(layers)
+        for tensor in ("k", "v")
+    }
+    bench = Bench(
+        rng=rng,
+        folder=folder,
+        tensors=tensors,
+        requests=list(whole.requests),
+        sampling=list(whole.sampling),
+        request_of_row=whole.request_of_row,
+        position=whole.position,
+        workload=whole.workload,
+        step=whole.step,
+    )
+    short = sorted({r.request for r in whole.requests if r.workload != "retrieval"})
+    left_out = rng.choice(short, size=int(rng.integers(0, 20)), replace=False)
+    thin = (whole.workload == "retrieval") & (rng.random(len(whole.position)) > 1 / RETRIEVAL_KEPT)
+    bench.keep(~thin & ~np.isin(whole.request_of_row, left_out))
+    return bench
+
+
+@dataclass(frozen=True)
+class _Whole:
+    num_layers: int
+    tensors: Mapping[tuple[int, str], NDArray[np.float32]]
+    requests: tuple[RequestRecord, ...]
+    sampling: tuple[SamplingRecord, ...]
+    request_of_row: NDArray[np.int64]
+    position: NDArray[np.int64]
+    workload: NDArray[Any]
+    step: NDArray[np.int64]
+
+
+@cache
+def _sample() -> _Whole:
+    trace = open_trace(SAMPLE)
+    tokens = trace.tokens
+    requests = [trace.requests[number] for number in tokens.request.tolist()]
+    tensors: dict[tuple[int, str], NDArray[np.float32]] = {}
+    for block in trace.blocks():
+        key = (block.layer.index, block.tensor)
+        if key not in tensors:
+            tensors[key] = np.zeros((len(tokens), *block.values.shape[1:]), np.float32)
+        tensors[key][block.row] = (block.values.astype(np.uint32) << 16).view(np.float32)
+    return _Whole(
+        num_layers=trace.record.model.num_layers,
+        tensors=tensors,
+        requests=tuple(sorted(trace.requests.values(), key=lambda one: one.request)),
+        sampling=tuple(trace.sampling.values()),
+        request_of_row=tokens.request.astype(np.int64),
+        position=tokens.position.astype(np.int64),
+        workload=np.array([one.workload for one in requests], dtype=object),
+        step=tokens.position - np.array([one.prompt_tokens for one in requests]),
+    )
+
+
+def _counted(parts: Sequence[NDArray[np.float32]]) -> Magnitudes:
+    values, counts = np.unique(np.abs(np.concatenate([part.ravel() for part in parts])), return_counts=True)
+    return Magnitudes(values.astype(np.float64), counts.astype(np.int64))

@@ -1,0 +1,149 @@
+"""Faults of range: values that outgrew their scales, or scales that do not fit values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from incidents.bench import Bench, times
+from incidents.planting import incident
+from kvtrace.scales.recipe import Recipe
+
+PER_TENSOR = Recipe(granularity="tensor")
+
+
+def _clip(bench: Bench, tensors: str, count: int, low: float, high: float) -> str:
+    factor = bench.between(low, high)
+    heads = bench.pick(count)
+    bench.ship(times(bench.scales(), 1 / factor, tensors, heads))
+    return f"{count} heads ÷ {factor:.2f}"
+
+
+@incident("K of one head clips", "k-clips")
+def _(bench: Bench) -> str:
+    return _clip(bench, "k", 1, 2, 4)
+
+
+@incident("K of some heads clips", "k-clips")
+def _(bench: Bench) -> str:
+    return _clip(bench, "k", 5, 1.8, 3)
+
+
+@incident("K of all heads clips", "k-clips")
+def _(bench: Bench) -> str:
+    return _clip(bench, "k", len(bench.heads), 1.6, 8)
+
+
+@incident("V of one head clips", "v-clips")
+def _(bench: Bench) -> str:
+    return _clip(bench, "v", 1, 2.5, 4)
+
+
+@incident("V of all heads clips", "v-clips")
+def _(bench: Bench) -> str:
+    return _clip(bench, "v", len(bench.heads), 2.2, 8)
+
+
+@incident("scales 8 times too small in effect", "k-clips", "v-clips")
+def _(bench: Bench) -> str:
+    bench.live = times(bench.scales(PER_TENSOR), 1 / 8)
+    bench.ship(bench.live)
+    return "all ÷ 8"
+
+
+@incident("one head sets the scale per tensor", "outlier-head")
+def _(bench: Bench) -> str:
+    factor = bench.between(2**13, 2**15)
+    heads = bench.pick(2)
+    bench.scale_values(factor, np.ones(len(bench.position), bool), heads, "k")
+    bench.ship(bench.scales(PER_TENSOR))
+    return f"{len(heads)} heads × {factor:,.0f}"
+
+
+@incident("scales far too wide", "too-wide")
+def _(bench: Bench) -> str:
+    factor = bench.between(2**12.5, 2**15)
+    bench.ship(times(bench.scales(), factor))
+    return f"× {factor:,.0f}"
+
+
+@incident("scales too wide in some heads", "too-wide")
+def _(bench: Bench) -> str:
+    factor = bench.between(2**13, 2**15)
+    heads = bench.pick(3)
+    bench.ship(times(bench.scales(), factor, "v", heads))
+    return f"{len(heads)} heads × {factor:,.0f}"
+
+
+@incident("a channel beyond what FP8 spans", "no-scale-helps")
+def _(bench: Bench) -> str:
+    factor = bench.between(2**14, 2**16)
+    heads = bench.pick(2)
+    for layer, head in heads:
+        bench.widen_channel(factor, layer, head)
+    bench.ship(bench.scales())
+    return f"one channel in {len(heads)} heads × {factor:,.0f}"
+
+
+def _drift(bench: Bench, rows: np.ndarray, count: int, low: float, high: float, tensors: str = "kv") -> str:
+    bench.ship(bench.scales())
+    factor = bench.between(low, high)
+    bench.scale_values(factor, rows, bench.pick(count), tensors)
+    return f"{count} heads × {factor:.2f}"
+
+
+@incident("a workload outgrew its scales, all heads", "drift-workload")
+def _(bench: Bench) -> str:
+    name = str(bench.rng.choice(["code", "language", "chat"]))
+    return f"{name}: {_drift(bench, bench.workload == name, len(bench.heads), 2, 4)}"
+
+
+@incident("a workload outgrew its scales, K of some heads", "drift-workload")
+def _(bench: Bench) -> str:
+    name = str(bench.rng.choice(["code", "language"]))
+    return f"{name}: {_drift(bench, bench.workload == name, 4, 1.8, 4, 'k')}"
+
+
+@incident("the long workload outgrew its scales", "drift-workload")
+def _(bench: Bench) -> str:
+    return _drift(bench, bench.workload == "retrieval", 6, 1.8, 4)
+
+
+@incident("values outgrow their scales with position", "drift-position")
+def _(bench: Bench) -> str:
+    first = int(bench.rng.choice([512, 1024, 2048]))
+    return f"from {first:,}: {_drift(bench, bench.position >= first, 8, 1.8, 4)}"
+
+
+@incident("V outgrows its scales beyond a position", "drift-position")
+def _(bench: Bench) -> str:
+    first = int(bench.rng.choice([1024, 2048]))
+    return f"from {first:,}: {_drift(bench, bench.position >= first, 3, 2.5, 4, 'v')}"
+
+
+@incident("values outgrow their scales with output length", "drift-output-length")
+def _(bench: Bench) -> str:
+    first = int(bench.rng.choice([15, 31]))
+    return f"from {first}: {_drift(bench, bench.step >= first, 8, 2, 4)}"
+
+
+@incident("decode outgrew its scales", "drift-output-length")
+def _(bench: Bench) -> str:
+    return _drift(bench, bench.step >= 0, 6, 2, 4, "k")
+
+
+@incident("NaN in a layer", "nonfinite-values")
+def _(bench: Bench) -> str:
+    bench.ship(bench.scales())
+    (layer, head), *_rest = bench.pick(1)
+    rows = bench.rng.choice(len(bench.position), size=3, replace=False)
+    bench.tensors[layer, "v"][rows, head, 0] = np.nan
+    return f"3 vectors of layer {layer}"
+
+
+@incident("too few requests", "coverage")
+def _(bench: Bench) -> str:
+    left = int(bench.rng.integers(2, 5))
+    chosen = bench.rng.choice([one.request for one in bench.requests], size=left, replace=False)
+    bench.keep(np.isin(bench.request_of_row, chosen))
+    bench.ship(bench.scales(Recipe(headroom=2)))
+    return f"{left} requests"

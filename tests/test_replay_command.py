@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fabricate import fabricate_trace, request
+from run_cli import kvtrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random = np.random.default_rng(0)
+    return fabricate_trace(
+        tmp_path_factory.mktemp("traces") / "small.kvtrace",
+        {(layer, t): random.normal(0, 3, (40, 2, 8)) for layer in range(2) for t in "kv"},
+        request_of_row=[0] * 40,
+        position_of_row=range(40),
+        requests=[request(0, prompt_tokens=30, output_tokens=10)],
+    )
+
+
+def candidates(run: Path) -> dict[str, tuple[str, str, str]]:
+    rows = pq.read_table(run / "candidates.parquet").to_pylist()
+    return {row["candidate"]: (row["kind"], row["engine"], row["format"]) for row in rows}
+
+
+def test_the_run_is_printed_and_a_later_one_says_that_no_tensor_was_reread(
+    trace: Path, tmp_path: Path
+) -> None:
+    first = kvtrace("replay", trace, "--verify", "-o", tmp_path / "first")
+    assert (first.returncode, first.stdout.strip(), first.stderr) == (0, str(tmp_path / "first"), "")
+    second = kvtrace("replay", trace, "-o", tmp_path / "second")
+    assert second.returncode == 0
+    assert second.stderr.splitlines() == [
+        "small: its profile was used, tensors were not reread (inspect --verify does)"
+    ]
+    direct = kvtrace("replay", trace, "--direct", "-o", tmp_path / "direct")
+    assert direct.stderr.splitlines() == ["small: replayed element by element"]
+
+
+def test_engine_format_and_online_policies_are_chosen_by_options(trace: Path, tmp_path: Path) -> None:
+    options = ("--engine", "vllm-rocm", "--fp8-format", "e4m3fnuz", "--online", "int8-per-token-head")
+    assert kvtrace("replay", trace, *options, "-o", tmp_path / "run").returncode == 0
+    assert candidates(tmp_path / "run") == {
+        "bf16": ("bf16", None, None),
+        "unit": ("unit", "vllm-rocm", "e4m3fnuz"),
+        "int8-per-token-head": ("online", "int8-per-token-head", "int8"),
+    }
+
+
+def test_skipped_layers_have_no_scale(trace: Path, tmp_path: Path) -> None:
+    assert kvtrace("replay", trace, "--skip-layers", "1", "-o", tmp_path / "run").returncode == 0
+    rows = pq.read_table(tmp_path / "run/scales.parquet").to_pylist()
+    unit = {(row["layer"], row["scale"], row["origin"]) for row in rows if row["candidate"] == "unit"}
+    assert unit == {(0, 1.0, "unit"), (1, None, "skipped")}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--engine", "cuda"), "vllm-cuda, vllm-triton"),
+        (("--fp8-format", "fp8"), "e4m3fn, e5m2"),
+        (("--engine", "vllm-cpu", "--fp8-format", "e4m3fnuz"), "does not write e4m3fnuz"),
+        (("--online", "fp4"), "fp8-per-token-head"),
+        (("--skip-layers", "first"), "expected layer numbers"),
+        (("--skip-layers", "7"), "has layers 0 to 1"),
+        (("--direct", "--verify"), "one of --direct and --verify"),
+    ],
+)
+def test_an_option_that_cannot_be_followed_is_one_line_and_exit_2(
+    trace: Path, tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    result = kvtrace("replay", trace, *options, "-o", tmp_path / "run")
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert words in result.stderr
+    assert not (tmp_path / "run").exists()

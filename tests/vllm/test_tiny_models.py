@@ -1,0 +1,115 @@
+"""Capture in engines of other kinds, with tiny models of random weights and an HF forward as the reference."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from vllm_checkpoints import write_tiny_model
+from vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
+from vllm_reference import distances_from_fp32
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.vllm
+
+ENGINE: dict[str, Any] = {
+    "max_model_len": 512,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 128,
+    "seed": 0,
+    "skip_tokenizer_init": True,
+    "enforce_eager": True,
+    "enable_prefix_caching": False,
+}
+
+
+def prompts(count: int, length: int, max_tokens: int, *, period: int | None = None) -> list[dict[str, Any]]:
+    """Return random prompts of token ids; with a period they repeat, so that n-gram drafts are found."""
+    random = np.random.default_rng(count * length)
+    requests = []
+    for _ in range(count):
+        token_ids = random.integers(3, 500, period or length)
+        sampling = {"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, "detokenize": False}
+        requests.append({"token_ids": np.resize(token_ids, length).tolist(), "sampling": sampling})
+    return requests
+
+
+def check_complete_and_right(model: Path, trace: StoredTrace, outputs: list[dict[str, Any]]) -> None:
+    """Check that every computed position is stored, and is as near to an fp32 forward as bf16 is."""
+    assert trace.dropped == []
+    assert len(trace.requests) == len(outputs)
+    for request, output in enumerate(outputs):
+        record = trace.requests[request]
+        assert record["computed_tokens"] == len(output["prompt"]) + len(output["output"]) - 1
+        assert record["missing"] == []
+        assert len(trace.rows_of(request)) == record["computed_tokens"]
+    distances = distances_from_fp32(model, trace, dict(enumerate(outputs)))
+    ratio = distances[..., 0] / distances[..., 1]
+    print("captured / bf16 distance from fp32, [layer, k or v]:", np.round(ratio, 3).tolist())
+    assert ratio.max() <= 1.1
+
+
+def capture(
+    folder: Path, kind: str, rounds: list[list[dict[str, Any]]], engine: dict[str, Any], **environment: str
+) -> tuple[Path, StoredTrace, list[dict[str, Any]]]:
+    """Serve the rounds with a tiny model; return the model, its trace and all outputs in order."""
+    model = folder / "model"
+    write_tiny_model(model, kind)
+    full = {**ENGINE, "kv_transfer_config": connector(folder / "traces", position_stride=1), **engine}
+    finished = run_offline(folder, model, full, rounds, **environment)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    out = json.loads((folder / "out.json").read_text())
+    return model, only_trace(folder / "traces"), [output for outputs in out["rounds"] for output in outputs]
+
+
+def test_a_compiled_engine_is_captured_completely(tmp_path: Path) -> None:
+    rounds = [prompts(1, 200, 8), prompts(3, 40, 8)]
+    found = capture(tmp_path, "llama", rounds, {"enforce_eager": False}, **ONE_PROCESS)
+    assert "compilation" in (tmp_path / "log.txt").read_text()
+    check_complete_and_right(*found)
+
+
+@pytest.mark.vllm_full
+def test_layers_with_a_sliding_window_are_captured_beside_full_ones(tmp_path: Path) -> None:
+    model, trace, outputs = capture(tmp_path, "gemma3", [prompts(3, 300, 8)], {}, **ONE_PROCESS)
+    assert {layer["sliding_window"] for layer in trace.layers} == {64, None}
+    check_complete_and_right(model, trace, outputs)
+
+
+@pytest.mark.vllm_full
+def test_preempted_requests_are_stored_with_their_last_write(tmp_path: Path) -> None:
+    engine = {"num_gpu_blocks_override": 6, "max_model_len": 384}
+    model, trace, outputs = capture(tmp_path, "llama", [prompts(4, 120, 150)], engine, **ONE_PROCESS)
+    assert sum(record["preemptions"] for record in trace.requests.values()) > 0
+    assert len(trace.tokens) > len(set(trace.tokens))
+    check_complete_and_right(model, trace, outputs)
+
+
+@pytest.mark.vllm_full
+def test_rejected_drafts_of_speculative_decoding_are_overwritten(tmp_path: Path) -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    rounds = [prompts(3, 96, 60, period=12)]
+    model, trace, outputs = capture(tmp_path, "llama", rounds, {"speculative_config": drafts}, **ONE_PROCESS)
+    assert len(trace.tokens) > len(set(trace.tokens))
+    check_complete_and_right(model, trace, outputs)
+
+
+@pytest.mark.vllm_full
+def test_capture_works_beside_another_connector(tmp_path: Path) -> None:
+    ours = connector(tmp_path / "traces", position_stride=1)
+    other = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(tmp_path / "storage")},
+    }
+    both = {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": [ours, other]},
+    }
+    engine = {"kv_transfer_config": both, "disable_hybrid_kv_cache_manager": True}
+    check_complete_and_right(*capture(tmp_path, "llama", [prompts(3, 40, 8)], engine, **ONE_PROCESS))
