@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import ml_dtypes
@@ -31,7 +30,7 @@ Maxima = dict[tuple[int, str], np.ndarray]
 
 def main() -> None:
     """Capture the trace, then write the artifacts."""
-    capture_trace()
+    subprocess.run([".venv-vllm/bin/python", "samples/capture_sample.py", MODEL, TRACE], check=True)
     trace = open_trace(TRACE)
     few_chats = chat_requests(trace)[:NUM_CHAT_REQUESTS]
     chat, everything = maxima(trace, few_chats), maxima(trace, sorted(trace.requests))
@@ -40,17 +39,6 @@ def main() -> None:
     write_scales("chat-per-head", chat)
     write_scales("all-per-head", everything)
     write_scales("halved", {key: amax / 2 for key, amax in everything.items()})
-
-
-def capture_trace() -> None:
-    """Run the sample's traffic through vLLM and put its trace in place of the old one."""
-    with tempfile.TemporaryDirectory(dir=".cache") as directory:
-        subprocess.run(
-            [".venv-vllm/bin/python", "samples/capture_sample.py", str(MODEL), directory], check=True
-        )
-        (captured,) = Path(directory).glob("*.kvtrace")
-        shutil.rmtree(TRACE, ignore_errors=True)
-        shutil.move(captured, TRACE)
 
 
 def chat_requests(trace: Trace) -> list[int]:
