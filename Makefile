@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
+export HF_HUB_OFFLINE := 1
+export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test test-browser check test-vllm test-vllm-full bench sample clean
+.PHONY: setup demo picture test incidents test-browser check vllm-env test-vllm test-vllm-full bench gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -25,6 +27,9 @@ check: setup  ## formatting, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them
+	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED))
 
 VLLM_PYTHON := .venv-vllm/bin/python
 MODEL := .cache/smollm2-135m
@@ -58,10 +63,27 @@ picture: test-browser  ## docs/report.png, the README's picture, from what the b
 	cp build/browser/readme.png docs/report.png
 
 sample: setup vllm-env  ## make samples/ again: model, traffic through vLLM, artifacts
-	$(PYTHON) samples/make_sample.py
+	$(BIN)/python samples/make_sample.py
 
-bench: setup  ## speed, as ratios against named alternatives
-	$(BIN)/python tests/bench/bench_replay.py
+BENCH_TRACE := .cache/bench.kvtrace
+
+bench: .venv-bench/.stamp $(BENCH_TRACE)  ## speed on a real 560 MB trace, as ratios against named alternatives
+	.venv-bench/bin/python tests/bench/bench_replay.py --trace $(BENCH_TRACE)
+	.venv-bench/bin/python tests/bench/bench_calibrate.py --trace $(BENCH_TRACE)
+	.venv-bench/bin/python tests/bench/rank_large_run.py
+
+.venv-bench/.stamp: pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --upgrade pip
+	.venv-bench/bin/python -m pip install --quiet --constraint .ci/constraints.txt torch
+	.venv-bench/bin/python -m pip install --quiet --constraint .ci/constraints.txt --editable '.[analysis,bench,dev]'
+	touch $@
+
+$(BENCH_TRACE): | vllm-env
+	$(VLLM_PYTHON) samples/capture_sample.py $(MODEL) $@ 2
+
+gpu-check: setup  ## on a machine with a GPU: equality with the CPU, ns a value, share of memory bandwidth
+	$(BIN)/python tests/bench/gpu_check.py
 
 clean:
-	rm -rf .venv .venv-vllm .cache build dist
+	rm -rf .venv .venv-vllm .venv-bench .cache build dist

@@ -1,8 +1,8 @@
 """kvtrace in a notebook: open a trace, replay it, ask it with SQL, look at the report.
 
->>> import kvtrace
->>> trace = kvtrace.open_trace("samples/smollm2-135m.kvtrace")
->>> run = kvtrace.replay(trace, scales=["samples/scales/chat-per-head"])
+>>> from kvtrace.api import open_trace, replay
+>>> trace = open_trace("samples/smollm2-135m.kvtrace")
+>>> run = replay(trace, scales=["samples/scales/chat-per-head"])
 >>> run.sql("SELECT count(*) AS num_tokens FROM rows")["num_tokens"].item()
 1658
 >>> worst = run.query("rank_heads", candidate="chat-per-head", tensor="v", top=1)
@@ -12,9 +12,13 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
+
+from kvtrace.trace.reader import Trace, open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +28,10 @@ if TYPE_CHECKING:
     from kvtrace.replay import EngineSetup
     from kvtrace.report.sections import Report
     from kvtrace.runs.record import RunRecord
-    from kvtrace.trace.reader import Trace
 
     Scales = Path | str
+
+__all__ = ["NotebookReport", "NotebookRun", "open_run", "open_trace", "replay"]
 
 
 def replay(
@@ -40,21 +45,23 @@ def replay(
     """Replay traces through FP8 under bf16, the effective scales (if any), 1.0 and each artifact.
 
     scales: checkpoints or scale files. setup: engine, format, backend, TP and skipped layers; None: the
-    captured engine's if its cache was FP8, else vLLM on CUDA. device: cpu, cuda or cuda:N; None: CUDA if there
-    is one. out: where the run is kept; None: a temporary directory that goes with the returned object.
-    Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, DeviceError, IntegrityError, …
+    captured engine's if its cache was FP8, else vLLM on CUDA. device: cpu, cuda or cuda:N; None: CUDA if
+    there is one. out: where the run is kept; None: a temporary directory, gone with the returned object.
+    Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, …
     """
     from kvtrace.replay import replay as replay_candidates
     from kvtrace.replay import standard_candidates
     from kvtrace.scales import load_artifact
-    from kvtrace.trace.reader import Trace
 
     several = [traces] if isinstance(traces, Trace) else list(traces)
     artifacts = [load_artifact(path) for path in scales]
     candidates = standard_candidates(several, artifacts, setup)
-    scratch = None if out is not None else TemporaryDirectory(prefix="kvtrace-")
-    path = Path(scratch.name) / "run" if scratch is not None else Path(out or "")
-    return NotebookRun(replay_candidates(several, candidates, path, device=device), scratch)
+    if out is not None:
+        return NotebookRun(replay_candidates(several, candidates, out, device=device))
+    scratch = Path(mkdtemp(prefix="kvtrace-"))
+    run = NotebookRun(replay_candidates(several, candidates, scratch / "run", device=device), kept=False)
+    weakref.finalize(run, shutil.rmtree, scratch, ignore_errors=True)
+    return run
 
 
 def open_run(path: Path | str) -> NotebookRun:
@@ -65,13 +72,13 @@ def open_run(path: Path | str) -> NotebookRun:
 class NotebookRun:
     """A finished run, to ask."""
 
-    def __init__(self, path: Path, scratch: TemporaryDirectory[str] | None = None) -> None:
+    def __init__(self, path: Path, *, kept: bool = True) -> None:
         from kvtrace.query import connect_with_views
         from kvtrace.runs.open import open_run
 
         self._run = open_run(path)
         self._connection = connect_with_views(self._run)
-        self._scratch = scratch
+        self._kept = kept
 
     @property
     def path(self) -> Path:
@@ -100,10 +107,10 @@ class NotebookRun:
         return _frame(run_query(self._connection, find_query(name), _as_text(parameters)))
 
     def report(self, *, top: int = 5) -> NotebookReport:
-        """Return the report; a notebook shows its HTML, `print` its text. top: heads per candidate, K and V."""
+        """Return the report: a notebook shows its HTML, `print` its text. top: heads a candidate, K or V."""
         from kvtrace.report.build import build_report
 
-        return NotebookReport(self, build_report(self._run, top=top, run_kept=self._scratch is None))
+        return NotebookReport(self, build_report(self._run, top=top, run_kept=self._kept))
 
     def __repr__(self) -> str:
         return f"<kvtrace run {self.path}>"
@@ -139,7 +146,7 @@ class NotebookReport:
 
         return (
             f'<iframe srcdoc="{escape(self.html(), quote=True)}" title="kvtrace report" '
-            'style="width: 100%; height: 80vh; border: 0"></iframe>'
+            'sandbox="allow-scripts" style="width: 100%; height: 80vh; border: 0"></iframe>'
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 SCREENSHOTS = ROOT / "build" / "browser"
 BROWSERS_OWN = (b".google.com:443 ", b".googleapis.com:443 ", b".gstatic.com:443 ")
-SAMPLE = ROOT / "samples" / "smollm2-135m.kvtrace"
+SAMPLE = "samples/smollm2-135m.kvtrace"
 ARTIFACTS = ("chat-per-tensor", "chat-per-head", "all-per-head", "halved")
 FLAGS = [
     "--no-sandbox",
@@ -38,7 +39,9 @@ FLAGS = [
 
 
 def kvtrace(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words))
+    # From there, so that the README's picture shows no path of the machine that made it.
+    with contextlib.chdir(ROOT):
+        result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
     return result.stdout
 

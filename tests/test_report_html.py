@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from kvtrace.cli import app
 from kvtrace.report.build import build_report
-from kvtrace.report.html import notebook_html, report_html
+from kvtrace.report.html import report_html
 from kvtrace.report.html_data import ChartData, chart_data
 from kvtrace.report.html_page import short_positions
 from kvtrace.report.plots import _plots
@@ -145,14 +145,6 @@ def test_a_run_whose_candidates_all_quantize_nothing_has_a_page_without_charts(t
     parts = Parts(report_html(build_report(opened), opened))
     assert "not quantized" in parts.text
     assert [tag for tag, _ in parts.elements].count("script") == 0
-
-
-def test_a_notebook_shows_the_page_in_a_frame_of_its_own(run: Run) -> None:
-    frame = Parts(notebook_html(build_report(run), run))
-    ((tag, attributes),) = frame.elements
-    assert tag == "iframe"
-    assert attributes["sandbox"] == "allow-scripts"
-    assert (attributes["srcdoc"] or "").startswith("<!DOCTYPE html>")
 
 
 def test_positions_of_an_octave_fit_an_axis() -> None:

@@ -24,7 +24,7 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # the driver asks the worker process about itself
     "VLLM_NO_USAGE_STATS": "1",
-    # With any KV connector vLLM's CPU worker leaves one core more to others (utils/ompmultiprocessing.py), and
+    # With any KV connector vLLM's CPU worker leaves one core more to others (ompmultiprocessing.py), and
     # another number of threads sums in another order: said here, it is the same with and without.
     "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
 }
@@ -116,7 +116,7 @@ class StoredTrace:
         return (bits.astype(np.uint32) << 16).view(np.float32)
 
     def rows_of(self, request: int) -> NDArray[np.int64]:
-        """Return the rows of one request by position: the last written of each, none beyond what it computed."""
+        """Return the rows of a request by position: the last of each, none beyond what it computed."""
         computed = self.requests[request]["computed_tokens"]
         mine = {
             position: row

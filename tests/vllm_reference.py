@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def distances_from_fp32(
     model: Path, trace: StoredTrace, outputs: dict[int, dict[str, Any]]
 ) -> NDArray[np.float64]:
-    """Return the distance of K and V from an fp32 forward, [layer, k or v, captured or a bf16 forward].
+    """Return K and V's distance from an fp32 forward, [layer, k or v, captured or a bf16 forward].
 
     outputs: by request number, its prompt and output token ids. Distances are root sums of squares over all
-    captured tokens of these requests; a request without a prefix-cache hit must be captured at every position.
+    captured tokens of these requests, which must be captured at every position.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -43,7 +43,7 @@ def distances_from_fp32(
 
 
 def _keys_and_values(network: Any, token_ids: list[int]) -> list[list[NDArray[np.float32]]]:
-    """Return [layer][k or v], each [token, kv_head, head_dim]; a full cache even where layers have a window."""
+    """Return [layer][k or v], each [token, kv_head, head_dim]; whole, also where layers have a window."""
     import torch
     from transformers import DynamicCache
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
@@ -23,14 +23,15 @@ class HostCopy(Generic[NameT]):
         self.tensors = {name: _started(tensor) for name, tensor in tensors.items()}
         """On the host; their content is there once `is_done()`."""
         self._sources = tensors
-        self._event: torch.cuda.Event | None = None
+        self._event: Any = None
         if any(tensor.is_cuda for tensor in tensors.values()):
-            self._event = torch.cuda.Event()
+            cuda: Any = torch.cuda  # its events carry no types
+            self._event = cuda.Event()
             self._event.record()
 
     def is_done(self) -> bool:
         """Return whether the copies have arrived."""
-        return self._event is None or self._event.query()
+        return self._event is None or bool(self._event.query())
 
     def wait(self) -> None:
         """Wait until the copies have arrived."""

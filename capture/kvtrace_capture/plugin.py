@@ -6,18 +6,19 @@ With `KVTRACE_CAPTURE=1` it makes the connector known by its name, so that `--kv
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Final
 
 SWITCH: Final = "KVTRACE_CAPTURE"
 CONNECTOR: Final = "KVTraceConnector"
+FACTORY: Final = "vllm.distributed.kv_transfer.kv_connector.factory"
 
 
 def register() -> None:
     """Add `KVTraceConnector` to vLLM's connector names if `KVTRACE_CAPTURE=1`; safe to call again."""
     if os.environ.get(SWITCH) != "1":
         return
-    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-
-    if CONNECTOR not in KVConnectorFactory._registry:
-        KVConnectorFactory.register_connector(CONNECTOR, "kvtrace_capture.connector", CONNECTOR)
+    factory = importlib.import_module(FACTORY).KVConnectorFactory
+    if CONNECTOR not in factory._registry:
+        factory.register_connector(CONNECTOR, f"{__package__}.connector", CONNECTOR)

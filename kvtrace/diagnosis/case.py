@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -40,35 +41,49 @@ GROUP BY c.candidate
 ORDER BY c.candidate
 """
 _HEADS: Final = """
-SELECT tensor, layer, kv_head, workload, phase, position_octave,
+WITH covered AS (
+  SELECT candidate, tensor, layer, kv_head, min(covered_amax) AS covered_amax
+  FROM scales
+  WHERE scale IS NOT NULL
+  GROUP BY candidate, tensor, layer, kv_head
+)
+SELECT candidate, tensor, layer, kv_head,
+  any_value(covered_amax) AS covered_amax,
   sum(num_values)::BIGINT AS num_values,
-  sum(num_vectors)::BIGINT AS num_vectors,
   sum(num_clipped)::BIGINT AS num_clipped,
-  sum(num_nonfinite)::BIGINT AS num_nonfinite,
   max(max_abs) AS max_abs,
   sum(weight * num_flushed) / nullif(sum(weight * num_values), 0)
     AS flushed_frac,
   sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_signal), 0)
     AS clip_error,
   sum(weight * (sum_sq_error - sum_sq_clip_error))
-    / nullif(sum(weight * sum_sq_signal), 0) AS other_error,
-  sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_error), 0)
-    AS clip_error_frac
-FROM cells JOIN sampling USING (source, sampling_id)
-WHERE candidate = $candidate
-GROUP BY GROUPING SETS (
-  (tensor, layer, kv_head),
-  (tensor, layer, kv_head, workload),
-  (tensor, layer, kv_head, phase),
-  (tensor, layer, kv_head, position_octave)
-)
-ORDER BY ALL
+    / nullif(sum(weight * sum_sq_signal), 0) AS other_error
+FROM cells
+  JOIN sampling USING (source, sampling_id)
+  JOIN covered USING (candidate, tensor, layer, kv_head)
+GROUP BY candidate, tensor, layer, kv_head
+ORDER BY candidate, tensor, layer, kv_head
 """
-_COVERED: Final = """
-SELECT tensor, layer, kv_head, min(covered_amax) AS covered_amax
-FROM scales
-WHERE candidate = $candidate AND scale IS NOT NULL
-GROUP BY tensor, layer, kv_head
+_CLIPPING_STRATA: Final = """
+WITH strata AS (
+  SELECT candidate, tensor, layer, kv_head, workload, phase, position_octave,
+    sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_signal), 0)
+      AS clip_error
+  FROM cells JOIN sampling USING (source, sampling_id)
+  GROUP BY GROUPING SETS (
+    (candidate, tensor, layer, kv_head),
+    (candidate, tensor, layer, kv_head, workload),
+    (candidate, tensor, layer, kv_head, phase),
+    (candidate, tensor, layer, kv_head, position_octave)
+  )
+)
+SELECT candidate, tensor, layer, kv_head, workload, phase, position_octave,
+  clip_error,
+  avg(clip_error) OVER (
+    PARTITION BY candidate, tensor, workload, phase, position_octave
+  ) AS mean_clip_error
+FROM strata
+QUALIFY clip_error > $least
 ORDER BY ALL
 """
 _AFFECTED: Final = """
@@ -107,7 +122,6 @@ class Case:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._connection: duckdb.DuckDBPyConnection = connect_with_views(run)
-        self._heads: dict[str, list[Row]] = {}
         self._known: dict[tuple[str, str], Any] = {}
 
     def once(self, what: str, candidate: str, make: Callable[[], _Made]) -> _Made:
@@ -161,27 +175,31 @@ class Case:
             for row in self.rows(_AFFECTED)
         }
 
-    def heads(self, candidate: str) -> list[Row]:
-        """Return errors per head: over everything, and by workload, by phase and by position octave.
-
-        A row with workload, phase and position_octave None is over everything; heads that the candidate
-        leaves unquantized are left out. clip_error and other_error are shares of Σ x².
-        """
-        if candidate not in self._heads:
-            covered = {
-                (row["layer"], row["kv_head"], row["tensor"]): row["covered_amax"]
-                for row in self.rows(bound(_COVERED, candidate=candidate))
-            }
-            self._heads[candidate] = [
-                row | {"covered_amax": covered[head]}
-                for row in self.rows(bound(_HEADS, candidate=candidate))
-                if (head := (row["layer"], row["kv_head"], row["tensor"])) in covered
-            ]
-        return self._heads[candidate]
-
     def whole_heads(self, candidate: str) -> list[Row]:
-        """Return the rows of `heads` that are over everything."""
-        return [row for row in self.heads(candidate) if stratum_of(row) == (None, None, None)]
+        """Return what each head covers and loses over everything; unquantized ones are left out.
+
+        clip_error and other_error are shares of Σ x².
+        """
+        return self._by_candidate("heads", lambda: bound(_HEADS)).get(candidate, [])
+
+    def clipping_strata(self, candidate: str, least: float) -> list[Row]:
+        """Return the (head, stratum) pairs in which clipping costs more than `least` of Σ x².
+
+        A stratum is everything, a workload, a phase or a position octave; its key is `stratum_of`.
+        mean_clip_error is over all heads of the tensor there.
+        """
+        found = self._by_candidate("strata", lambda: bound(_CLIPPING_STRATA, least=least))
+        return found.get(candidate, [])
+
+    def _by_candidate(self, what: str, sql: Callable[[], str]) -> dict[str, list[Row]]:
+        # All candidates at once: a run of many would otherwise be read once for each.
+        def grouped() -> dict[str, list[Row]]:
+            found: dict[str, list[Row]] = defaultdict(list)
+            for row in self.rows(sql()):
+                found[row["candidate"]].append(row)
+            return found
+
+        return self.once(what, "", grouped)
 
 
 def stratum_of(row: Row) -> tuple[str | None, str | None, int | None]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from kvtrace.diagnosis.case import Row, bound, stratum_of
 from kvtrace.diagnosis.finding import Finding, confidence_of
 from kvtrace.diagnosis.wording import calibrate_command, percent, skip_layers_flag, some_heads, times
@@ -82,16 +80,17 @@ class ClippingHead:
 def clipping_heads(case: Case, candidate: str) -> list[ClippingHead]:
     """Return the heads that clip beyond the limits, worst first."""
     worst: dict[Head, Row] = {}
-    whole: dict[Head, float] = {}
-    for row in case.heads(candidate):
+    for row in _strata(case, candidate):
         head = (row["layer"], row["kv_head"], row["tensor"])
-        error = row["clip_error"] or 0.0
-        if stratum_of(row) == (None, None, None):
-            whole[head] = error
-        if error > _limit(row) and case.num_requests.get(stratum_of(row), 0) >= _least_requests(row):
-            known = worst.get(head)
-            if known is None or error / _limit(row) > known["clip_error"] / _limit(known):
-                worst[head] = row
+        known = worst.get(head)
+        if row["clip_error"] > _limit(row) and (
+            known is None or row["clip_error"] / _limit(row) > known["clip_error"] / _limit(known)
+        ):
+            worst[head] = row
+    whole = {
+        (row["layer"], row["kv_head"], row["tensor"]): row["clip_error"] or 0.0
+        for row in case.whole_heads(candidate)
+    }
     heads = [
         ClippingHead(head, whole[head], whole[head], "")
         if whole[head] > _HEAD
@@ -115,15 +114,22 @@ def check(case: Case) -> Iterator[Finding]:
 
 def severity_of(case: Case, candidate: str, tensor: str) -> Severity:
     """Return error where clipping ruins a tensor, or a head, in any stratum that counts; else warning."""
-    strata: dict[tuple[str | None, str | None, int | None], list[float]] = {}
-    for row in case.heads(candidate):
-        if row["tensor"] == tensor and case.num_requests.get(stratum_of(row), 0) >= _least_requests(row):
-            strata.setdefault(stratum_of(row), []).append(row["clip_error"] or 0.0)
     ruined = any(
-        np.mean(errors) > _ERROR_MEAN or (stratum[2] is None and max(errors) > _ERROR_HEAD)
-        for stratum, errors in strata.items()
+        row["mean_clip_error"] > _ERROR_MEAN
+        or (row["position_octave"] is None and row["clip_error"] > _ERROR_HEAD)
+        for row in _strata(case, candidate)
+        if row["tensor"] == tensor
     )
     return "error" if ruined else "warning"
+
+
+def _strata(case: Case, candidate: str) -> list[Row]:
+    """Return the strata that have requests enough to count."""
+    return [
+        row
+        for row in case.clipping_strata(candidate, _HEAD)
+        if case.num_requests.get(stratum_of(row), 0) >= _least_requests(row)
+    ]
 
 
 def _limit(row: Row) -> float:

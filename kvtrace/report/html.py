@@ -50,17 +50,6 @@ def report_html(report: Report, run: Run) -> str:
     )
 
 
-def notebook_html(report: Report, run: Run, *, height_px: int = 900) -> str:
-    """Return the page in a frame of its own: a notebook's styles and scripts do not reach it, nor it them."""
-    from markupsafe import escape
-
-    page = escape(report_html(report, run))
-    return (
-        f'<iframe sandbox="allow-scripts" width="100%" height="{height_px}" title="kvtrace report" '
-        f'srcdoc="{page}"></iframe>'
-    )
-
-
 def _script(name: str) -> str:
     return (_TEMPLATES / f"{name}.js").read_text(encoding="utf-8")
 

@@ -198,12 +198,18 @@ def _specs(floors: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_choice(report: Report, data: ChartData) -> dict[str, int]:
-    """Return the candidate to look at first: what ran, else the first that clips; and one to compare with."""
+    """Return the candidate to look at first, the one the verdict is about; and one to compare with."""
     clipping = {one.candidate for one in report.candidates if any(t.num_heads_clipped for t in one.tensors)}
+    subject = report.verdict.subject
     kinds = {one.candidate: one.kind for one in report.candidates}
     order = sorted(
         range(len(data.candidates)),
-        key=lambda c: (kinds[data.candidates[c]] != "effective", data.candidates[c] not in clipping, c),
+        key=lambda c: (
+            data.candidates[c] != subject,
+            kinds[data.candidates[c]] != "effective",
+            data.candidates[c] not in clipping,
+            c,
+        ),
     )
     others = sorted(order[1:], key=lambda c: (kinds[data.candidates[c]] == "unit", c))
     return {"candidate": order[0] if order else 0, "before": others[0] if others else 0}

@@ -7,8 +7,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import candidate_answer, candidate_statement, effect_statement
+from kvtrace.report.answer import candidate_statement, effect_statement
 from kvtrace.report.html_page import short_positions
+from kvtrace.report.html_verdict import verdict_parts
 from kvtrace.report.wording import count, decibel, percent
 from kvtrace.stats.fractions import MIN_REQUESTS
 
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
 
 _NAME: Final = 200
 _WHOLE: Final = 20_000
-_STATES: Final = {
-    "clips": ("✕", "clips"),
-    "edge": ("△", "at the edge"),
-    "inside": ("✓", "in range"),
-    "baseline": ("–", "not quantized"),
-    "invalid": ("⊘", "invalid"),
-}
 
 
 def sections(report: Report, data: ChartData, page: dict[str, Any]) -> dict[str, Any]:
@@ -37,8 +31,7 @@ def sections(report: Report, data: ChartData, page: dict[str, Any]) -> dict[str,
     return {
         "names": ", ".join(plain(source.name, _NAME) for source in report.sources),
         "subtitle": f"{models} · {count(tokens, 'token')} of {count(requests, 'request')}",
-        "headline": _headline(report),
-        "answers": [_answer(report, one) for one in sorted(report.candidates, key=_last_bf16)],
+        **verdict_parts(report),
         "ran": list(_ran(report)),
         "layers": sorted({layer for layer, _ in data.heads}),
         "floor_note": _floor_note(report),
@@ -53,49 +46,6 @@ def sections(report: Report, data: ChartData, page: dict[str, Any]) -> dict[str,
         "not_visible": ", ".join(report.not_visible),
         "version": report.kvtrace_version,
     }
-
-
-def _headline(report: Report) -> str:
-    """Return the answer in one line: of what ran if FP8 was in effect, else of the candidates."""
-    levels = {one.candidate: _level(one) for one in report.candidates}
-    ran = [one.candidate for one in report.candidates if one.kind == "effective"]
-    if ran:
-        said = {"clips": "CLIP", "edge": "do not clip", "inside": "cover everything seen"}
-        return f"The scales that were in effect {said.get(levels[ran[0]], 'could not be replayed')}."
-    tried = [name for name, level in levels.items() if level != "baseline"]
-    clipping = [name for name in tried if levels[name] == "clips"]
-    safe = [name for name in tried if levels[name] in ("edge", "inside")]
-    text = f"No FP8 was in effect. Of {count(len(tried), 'candidate')} tried on these values, "
-    text += f"{len(clipping)} would clip" if clipping else "none would clip"
-    if clipping and safe:
-        text += f"; {', '.join(plain(name, 60) for name in safe[:4])} would not"
-    return text + "."
-
-
-def _last_bf16(candidate: CandidateSummary) -> bool:
-    return candidate.kind == "bf16"
-
-
-def _answer(report: Report, candidate: CandidateSummary) -> dict[str, str]:
-    level = _level(candidate)
-    sign, state = _STATES[level]
-    return {
-        "level": level,
-        "sign": sign,
-        "state": state,
-        "candidate": plain(candidate.candidate, _NAME),
-        "text": candidate_answer(report, candidate),
-    }
-
-
-def _level(candidate: CandidateSummary) -> str:
-    if candidate.status == "invalid":
-        return "invalid"
-    if candidate.kind == "bf16":
-        return "baseline"
-    if any(total.num_heads_clipped for total in candidate.tensors):
-        return "clips"
-    return "edge" if any(total.num_heads_out_of_range for total in candidate.tensors) else "inside"
 
 
 def _ran(report: Report) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,18 @@ import pyarrow.parquet as pq
 
 from kvtrace.runs.checksums import table_checksums
 from kvtrace.runs.record import RunRecord
-from kvtrace.runs.schema import CANDIDATES, CELLS, REQUESTS, ROWS, RUN_FILE, SAMPLING, SCALES, VECTORS, Table
+from kvtrace.runs.schema import (
+    CANDIDATES,
+    CELLS,
+    FINDINGS,
+    REQUESTS,
+    ROWS,
+    RUN_FILE,
+    SAMPLING,
+    SCALES,
+    VECTORS,
+    Table,
+)
 from kvtrace.trace.format import seal
 
 LAYERS, HEADS, NUM_CANDIDATES, NUM_CELLS, NUM_ROWS = 80, 8, 64, 61, 2000
@@ -144,6 +155,7 @@ def make_run(run: Path) -> None:
         },
     )
     write_cells(run, names, heads, rng)
+    write(run, FINDINGS, {"id": []})
     record = RunRecord(
         kvtrace_version="0", created_at=0.0, device="none", sources=(), tables=table_checksums(run)
     )

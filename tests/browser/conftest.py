@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browser_visit import ARTIFACTS, FLAGS, ROOT, SAMPLE, RefusingProxy, Visit, kvtrace, rendered
+from browser_visit import ARTIFACTS, FLAGS, SAMPLE, RefusingProxy, Visit, kvtrace, rendered
 from hostile_run import hostile_run
 from large_run import large_run
 from playwright.sync_api import Browser, sync_playwright
@@ -57,8 +57,8 @@ def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def sample_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("sample") / "sample.run"
-    scales = [word for name in ARTIFACTS for word in ("--scales", str(ROOT / "samples" / "scales" / name))]
-    kvtrace("replay", str(SAMPLE), *scales, "-o", str(run))
+    scales = [word for name in ARTIFACTS for word in ("--scales", f"samples/scales/{name}")]
+    kvtrace("replay", SAMPLE, *scales, "-o", str(run))
     return run
 
 

@@ -30,7 +30,7 @@ def _(bench: Bench) -> str:
 
 @incident("K of all heads clips", "k-clips")
 def _(bench: Bench) -> str:
-    return _clip(bench, "k", len(bench.heads), 1.6, 8)
+    return _clip(bench, "k", len(bench.heads), 1.5, 8)
 
 
 @incident("V of one head clips", "v-clips")
@@ -40,7 +40,7 @@ def _(bench: Bench) -> str:
 
 @incident("V of all heads clips", "v-clips")
 def _(bench: Bench) -> str:
-    return _clip(bench, "v", len(bench.heads), 2.2, 8)
+    return _clip(bench, "v", len(bench.heads), 1.9, 8)
 
 
 @incident("scales 8 times too small in effect", "k-clips", "v-clips")
@@ -94,13 +94,13 @@ def _drift(bench: Bench, rows: np.ndarray, count: int, low: float, high: float, 
 @incident("a workload outgrew its scales, all heads", "drift-workload")
 def _(bench: Bench) -> str:
     name = str(bench.rng.choice(["code", "language", "chat"]))
-    return f"{name}: {_drift(bench, bench.workload == name, len(bench.heads), 2, 4)}"
+    return f"{name}: {_drift(bench, bench.workload == name, len(bench.heads), 1.6, 4)}"
 
 
 @incident("a workload outgrew its scales, K of some heads", "drift-workload")
 def _(bench: Bench) -> str:
     name = str(bench.rng.choice(["code", "language"]))
-    return f"{name}: {_drift(bench, bench.workload == name, 4, 1.8, 4, 'k')}"
+    return f"{name}: {_drift(bench, bench.workload == name, 4, 1.6, 4, 'k')}"
 
 
 @incident("the long workload outgrew its scales", "drift-workload")
@@ -111,7 +111,7 @@ def _(bench: Bench) -> str:
 @incident("values outgrow their scales with position", "drift-position")
 def _(bench: Bench) -> str:
     first = int(bench.rng.choice([512, 1024, 2048]))
-    return f"from {first:,}: {_drift(bench, bench.position >= first, 8, 1.8, 4)}"
+    return f"from {first:,}: {_drift(bench, bench.position >= first, 8, 1.7, 4)}"
 
 
 @incident("V outgrows its scales beyond a position", "drift-position")

@@ -1,4 +1,4 @@
-"""Capture in engines of other kinds, with tiny models of random weights and an HF forward as the reference."""
+"""Capture in engines of other kinds: tiny models of random weights, an HF forward as the reference."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from vllm_checkpoints import write_tiny_model
 from vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
 from vllm_reference import distances_from_fp32
+
+from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +49,9 @@ def check_complete_and_right(model: Path, trace: StoredTrace, outputs: list[dict
         assert record["computed_tokens"] == len(output["prompt"]) + len(output["output"]) - 1
         assert record["missing"] == []
         assert len(trace.rows_of(request)) == record["computed_tokens"]
+    read = open_trace(trace.path).tokens
+    expected = [(r, p) for r in sorted(trace.requests) for p in range(trace.requests[r]["computed_tokens"])]
+    assert list(zip(read.request.tolist(), read.position.tolist(), strict=True)) == expected
     distances = distances_from_fp32(model, trace, dict(enumerate(outputs)))
     ratio = distances[..., 0] / distances[..., 1]
     print("captured / bf16 distance from fp32, [layer, k or v]:", np.round(ratio, 3).tolist())

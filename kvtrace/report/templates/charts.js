@@ -48,9 +48,18 @@ async function draw(key) {
     chart.isStale = false;
     await drawOnce(chart, place);
     bringIntoView(place);
+    hideEmptyGroups(place);
   } while (chart.isStale);
   chart.isDrawing = false;
   place.dataset.drawn = "yes";
+}
+
+// Vega gives a group without marks a role and no name, which a screen reader would announce as nothing.
+function hideEmptyGroups(place) {
+  for (const group of place.querySelectorAll("g[aria-roledescription$='container']")) {
+    if (group.childElementCount === 0) group.setAttribute("aria-hidden", "true");
+    else group.removeAttribute("aria-hidden");
+  }
 }
 
 // A map wider than its place scrolls; the chosen cell stays in sight.

@@ -1,0 +1,182 @@
+"""The diagnosis: findings carry SQL that shows them, the verdict ranks them, hostile names do no harm."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fabricate_run import fabricate_run, read_tables, run_record, source_record
+from incidents import artifact_plants, combined_plants, healthy, value_plants
+from incidents.bench import SAMPLE, Bench, new_bench, times
+from incidents.planting import INCIDENTS
+
+from kvtrace.diagnosis import RULES, diagnose
+from kvtrace.query import connect_with_views, run_sql
+from kvtrace.replay import replay, standard_candidates
+from kvtrace.runs.open import open_run
+from kvtrace.scales import load_artifact
+from kvtrace.scales.recipe import Recipe
+from kvtrace.trace.reader import open_trace
+
+if TYPE_CHECKING:
+    from kvtrace.diagnosis import Diagnosis, Finding
+
+__all__ = ["artifact_plants", "combined_plants", "healthy", "value_plants"]
+
+SMALL = Path(__file__).parent / "queries" / "input"
+SCALES = SAMPLE.parent / "scales"
+SHOWN = (
+    "another artifact's scales ran",
+    "a scale is 0, another artifact is sound",
+    "V too wide, and K clips",
+    "a workload and a position in the same heads",
+    "decode outgrew its scales",
+    "one head sets the scale per tensor",
+    "a channel beyond what FP8 spans",
+    "NaN in a layer",
+    "too few requests",
+)
+
+
+def planted(name: str, folder: Path, seed: int = 5) -> tuple[Bench, Diagnosis]:
+    bench = new_bench(seed, folder)
+    next(one for one in INCIDENTS if one.name == name).plant(bench)
+    return bench, bench.diagnosed()
+
+
+def of(diagnosis: Diagnosis, name: str) -> Finding:
+    return next(one for one in diagnosis.findings if one.id == name)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_sql_of_every_finding_gives_its_evidence_and_is_one_that_a_user_may_run(
+    name: str, tmp_path: Path
+) -> None:
+    bench, diagnosis = planted(name, tmp_path)
+    connection = connect_with_views(open_run(bench.folder / "run"))
+    for finding in diagnosis.findings:
+        rows = list(run_sql(connection, finding.sql).records())
+        assert rows, finding.id
+        if "evidence" not in rows[0]:  # an audit's numbers are JSON inside the row
+            assert [dict(row) for row in finding.evidence] == rows[: len(finding.evidence)]
+        assert finding.message
+        assert finding.action
+
+
+def test_scales_that_differ_from_those_in_effect_are_counted_by_hand(tmp_path: Path) -> None:
+    diagnosis = diagnose(open_run(fabricate_run(tmp_path / "small.run", read_tables(SMALL))))
+    finding = diagnosis.findings[0]
+    assert (finding.id, finding.severity, finding.candidate) == ("scales-not-loaded", "error", "shipped")
+    assert len(finding.evidence) == 4
+    assert {row["effective_scale"] for row in finding.evidence} == {1.0}
+    assert diagnosis.verdict.status == "fault"
+    assert diagnosis.verdict.subject == "shipped"
+
+
+def test_an_artifact_that_ran_is_judged_once_under_its_own_name(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.live = bench.scales(Recipe(granularity="tensor"))
+    bench.ship(bench.live, "deployed")
+    bench.ship(times(bench.live, 3), "alternative")
+    diagnosis = bench.diagnosed()
+    assert diagnosis.verdict.judged == ("deployed", "alternative")
+    assert diagnosis.verdict.status == "sound"
+    assert "they are what ran" in of(diagnosis, "not-the-scales").message
+
+
+def test_what_ran_is_blamed_before_what_was_only_tried(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.live = times(bench.scales(Recipe(granularity="tensor")), 1 / 2.5)
+    bench.ship(times(bench.live, 1 / 4), "worse")
+    bench.ship(bench.live, "deployed")
+    diagnosis = bench.diagnosed()
+    assert diagnosis.verdict.subject == "deployed"
+    assert [one.candidate for one in diagnosis.findings if one.id == "k-clips"] == ["deployed", "worse"]
+
+
+def test_clip_findings_name_the_heads_and_the_loss_of_energy(tmp_path: Path) -> None:
+    bench = new_bench(4, tmp_path)
+    bench.ship(times(bench.scales(), 1 / 3, "v", [(2, 1)]))
+    finding = of(bench.diagnosed(), "v-clips")
+    assert finding.heads == ((2, 1, "v"),)
+    worst = finding.evidence[0]
+    assert (worst["layer"], worst["kv_head"]) == (2, 1)
+    assert worst["max_abs"] / worst["covered_amax"] == pytest.approx(3, rel=0.01)
+    assert "--kv-cache-dtype-skip-layers 2" in finding.action
+
+
+def test_a_drift_explains_the_clipping_it_causes(tmp_path: Path) -> None:
+    bench = new_bench(6, tmp_path)
+    bench.ship(bench.scales())
+    bench.scale_values(3, bench.workload == "code", bench.heads[:4], "k")
+    diagnosis = bench.diagnosed()
+    assert diagnosis.findings[0].id == "drift-workload"
+    assert "in workload code" in diagnosis.findings[0].message
+    assert of(diagnosis, "k-clips").explained_by == ("drift-workload",)
+    assert diagnosis.findings[0].severity == of(diagnosis, "k-clips").severity
+    by_workload = {row["workload"]: row for row in diagnosis.findings[0].evidence}
+    assert by_workload["chat"]["num_vectors_clipped"] == 0
+
+
+def test_renaming_everything_a_user_names_changes_no_finding(tmp_path: Path) -> None:
+    ids = []
+    for number, (artifact, workload) in enumerate([("shipped", "code"), ("it's; DROP TABLE x", "w'or\"k")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        bench = new_bench(6, folder)
+        bench.requests = [
+            one.model_copy(update={"workload": workload}) if one.workload == "code" else one
+            for one in bench.requests
+        ]
+        bench.ship(bench.scales(), artifact)
+        bench.scale_values(3, bench.workload == "code", bench.heads[:4], "k")
+        diagnosis = bench.diagnosed()
+        ids.append([(one.id, one.severity, one.heads) for one in diagnosis.findings])
+        assert diagnosis.verdict.judged == (artifact,)
+    assert ids[0] == ids[1]
+
+
+def test_a_trace_of_too_few_requests_cannot_tell_rather_than_being_sound(tmp_path: Path) -> None:
+    _, diagnosis = planted("too few requests", tmp_path)
+    assert diagnosis.verdict.status == "cannot tell"
+    assert "NOT ENOUGH COVERAGE" in diagnosis.verdict.headline
+
+
+def test_rows_lost_at_capture_are_not_enough_coverage(tmp_path: Path) -> None:
+    tables = read_tables(SMALL)
+    for name in ("candidates", "scales", "cells"):
+        tables[name] = [row for row in tables[name] if row["candidate"] in ("bf16", "unit")]
+    tables["requests"] = [
+        row | {"request": number, "num_rows": 1, "num_dropped": 1, "sampled": True}
+        for row in tables["requests"][:1]
+        for number in range(9)
+    ]
+    record = run_record(source_record(has_fp8_cache=False))
+    diagnosis = diagnose(open_run(fabricate_run(tmp_path / "lossy.run", tables, record)))
+    assert "9 of 18 sampled rows were lost" in of(diagnosis, "coverage").message
+
+
+def test_without_an_artifact_the_default_scales_are_judged(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    diagnosis = bench.diagnosed()
+    assert diagnosis.verdict.judged == ("unit",)
+    assert diagnosis.verdict.status == "sound"
+
+
+def test_the_sample_is_diagnosed_within_two_seconds_and_as_its_artifacts_were_made(tmp_path: Path) -> None:
+    trace = open_trace(SAMPLE)
+    artifacts = [load_artifact(SCALES / name) for name in ("all-per-head", "halved")]
+    run = open_run(replay([trace], standard_candidates([trace], artifacts), tmp_path / "run", device="cpu"))
+    started = time.process_time()
+    diagnosis = diagnose(run)
+    assert time.process_time() - started < 2
+    assert diagnosis.verdict.subject == "halved"
+    assert diagnosis.verdict.sound == ("all-per-head",)
+    assert {one.id for one in diagnosis.findings if one.severity != "note"} == {"k-clips", "v-clips"}
+
+
+def test_every_rule_is_a_file_of_its_own() -> None:
+    files = [rule.__module__ for rule in RULES]
+    assert len(set(files)) == len(files)

@@ -1,0 +1,62 @@
+"""The report as Markdown for an incident document."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fabricate_run import fabricate_run, read_tables
+
+from kvtrace.report.build import build_report
+from kvtrace.report.markdown import MAX_LINES, report_markdown
+from kvtrace.runs.open import open_run
+
+SMALL = Path(__file__).parent / "queries" / "input"
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "\x1b[2J\x1b[31mred\x07",
+    "\u202egnp.exe\u2066",
+    "| a | [b](http://c) `d`",
+    "x" * 10_000,
+    "line\nbreak",
+)
+
+
+def test_the_markdown_begins_with_the_verdict_and_ends_with_sql_that_shows_it(tmp_path: Path) -> None:
+    report = build_report(open_run(fabricate_run(tmp_path / "small.run", read_tables(SMALL))))
+    lines = report_markdown(report).splitlines()
+    assert lines[0] == "## FP8 KV-cache scales: fault"
+    assert "scales NOT LOADED" in lines[2]
+    assert lines[4].startswith("**Do:** Read what the loader does")
+    assert lines[-1] == "```"
+    assert lines[-2].startswith("SELECT ")
+    assert any(line.startswith("| error | **scales-not-loaded**") for line in lines)
+
+
+def test_the_markdown_never_exceeds_forty_lines(tmp_path: Path) -> None:
+    report = build_report(open_run(fabricate_run(tmp_path / "small.run", read_tables(SMALL))))
+    many = replace(
+        report,
+        findings=tuple(replace(one, severity="error") for one in report.findings) * 30,
+        candidates=report.candidates * 30,
+        sources=report.sources * 30,
+    )
+    assert len(report_markdown(many).splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_from_outside_stay_text_in_markdown(tmp_path: Path, name: str) -> None:
+    tables = read_tables(SMALL)
+    for table in ("candidates", "scales", "cells"):
+        for row in tables[table]:
+            row["candidate"] = name if row["candidate"] == "shipped" else row["candidate"]
+    for row in tables["requests"]:
+        row["workload"] = name
+    text = report_markdown(build_report(open_run(fabricate_run(tmp_path / "hostile.run", tables))))
+    assert len(text.splitlines()) <= MAX_LINES
+    prose = text.split("```")[0]
+    assert not set(text) & set("\x1b\x07\u202e\u2066")
+    assert "<img" not in prose
+    assert "[b](http" not in prose
+    assert max(map(len, text.splitlines())) < 2_500
