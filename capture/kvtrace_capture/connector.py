@@ -123,8 +123,8 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         logger.warning("kvtrace: capturing K and V of %d layers into %s", len(hooked), trace)
         if rank == 0 and not config.shutdown_timeout:
             logger.warning(
-                "kvtrace: a server without --shutdown-timeout kills its workers when it is stopped, and with them "
-                "the rows of the last %g s; start it with --shutdown-timeout 30",
+                "kvtrace: a server without --shutdown-timeout kills its workers when it is stopped, and with "
+                "them the rows of the last %g s; start it with --shutdown-timeout 30",
                 settings.flush_seconds,
             )
 

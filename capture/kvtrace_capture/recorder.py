@@ -1,7 +1,7 @@
 """The worker's side of one step: picks the sampled rows of K and V in each layer for the writer.
 
-It needs torch and no vllm. Nothing here may hurt a request: every fault is logged once, its rows are counted as
-dropped, and the engine goes on.
+It needs torch and no vllm. Nothing here may hurt a request: every fault is logged once, its rows are counted
+as dropped, and the engine goes on.
 """
 
 from __future__ import annotations

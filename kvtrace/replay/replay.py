@@ -11,8 +11,10 @@ from kvtrace import __version__
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES
 from kvtrace.replay.bind import bind_candidates
 from kvtrace.replay.device import choose_device
+from kvtrace.replay.serving import measured_manifest
 from kvtrace.replay.source import Method, Settings, SourceReplay
 from kvtrace.replay.tables import write_candidates
+from kvtrace.runs.manifest import complete_manifest
 from kvtrace.runs.record import RunRecord, SourceRecord
 from kvtrace.runs.write import RunWriter, check_output
 
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
 
     import torch
 
+    from kvtrace.replay.bind import BoundCandidate
     from kvtrace.replay.candidate import Candidate
     from kvtrace.replay.reading import Progress
+    from kvtrace.runs.manifest import ServingManifest, SuppliedManifest
+    from kvtrace.runs.record import PolicyStamp
     from kvtrace.trace.reader import Trace
 
 
@@ -34,6 +39,8 @@ def replay(
     method: Method = "profile",
     device: str | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    manifest: SuppliedManifest | None = None,
+    policy: PolicyStamp | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:

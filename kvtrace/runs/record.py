@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pydantic import Field
 
+from kvtrace.runs.manifest import ServingManifest
 from kvtrace.runs.schema import RUN_SCHEMA_VERSION
 from kvtrace.trace.format import EngineRecord, ModelRecord, Record
 
@@ -54,3 +57,13 @@ class RunRecord(Record):
     """Of the policy.toml that replay was given: limits are seen to be older than the results."""
     policy_date: str | None = None
     """ISO date, as that policy states it."""
+    manifest: ServingManifest = ServingManifest()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStamp:
+    """The policy that was there before the results."""
+
+    sha256: str
+    date: str
+    """ISO date."""

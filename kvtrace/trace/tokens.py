@@ -94,7 +94,8 @@ class _RequestLengths:
         self._prompt = np.array([r.prompt_tokens for r in records], dtype=np.int64)
         endless = np.iinfo(np.int64).max
         self._end = np.array(
-            [endless if r.status == "running" else r.prompt_tokens + r.output_tokens for r in records],
+            # The last output token is never fed back: its position may hold a rejected draft.
+            [endless if r.status == "running" else r.computed_tokens for r in records],
             dtype=np.int64,
         )
 

@@ -180,10 +180,10 @@ def times(scales: ScaleSet, factor: float, tensors: str = "kv", heads: Any = Non
     }
 
 
-def new_bench(seed: int, folder: Path) -> Bench:
-    """Return a random part of the sample: some layers, most requests, all workloads."""
+def new_bench(seed: int, folder: Path, base: Path = SAMPLE) -> Bench:
+    """Return a random part of a real trace: some layers, most requests, all workloads."""
     rng = np.random.default_rng(seed)
-    whole = _sample()
+    whole = _read(base)
     layers = sorted(rng.choice(whole.num_layers, size=NUM_LAYERS, replace=False).tolist())
     tensors = {
         (number, tensor): whole.tensors[layer, tensor].copy()
@@ -221,8 +221,8 @@ class _Whole:
 
 
 @cache
-def _sample() -> _Whole:
-    trace = open_trace(SAMPLE)
+def _read(base: Path) -> _Whole:
+    trace = open_trace(base)
     tokens = trace.tokens
     requests = [trace.requests[number] for number in tokens.request.tolist()]
     tensors: dict[tuple[int, str], NDArray[np.float32]] = {}
