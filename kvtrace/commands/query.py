@@ -51,12 +51,12 @@ def query(
     """
     from kvtrace.extras import require_extra
 
+    require_extra("analysis", "query", "duckdb")
     if list_queries:
         deliver(_catalogue(), output, force=force)
         return
     if run is None or (name is None) == (sql is None):
         raise QueryError("expected a run and either a query's name or --sql; kvtrace query --list names them")
-    require_extra("analysis", "query", "duckdb")
     from kvtrace.query import connect_with_views, find_query, run_query, run_sql
     from kvtrace.runs.open import open_run
 
