@@ -1,13 +1,17 @@
 """kvtrace in a notebook: open a trace, replay it, ask it with SQL, look at the report.
 
->>> from kvtrace.api import open_trace, replay
->>> trace = open_trace("samples/smollm2-135m.kvtrace")
->>> run = replay(trace, scales=["samples/scales/chat-per-head"])
+>>> import kvtrace
+>>> trace = kvtrace.open_trace("samples/smollm2-135m.kvtrace")
+>>> run = kvtrace.replay(trace, scales=["samples/scales/chat-per-head"])
 >>> run.sql("SELECT count(*) AS num_tokens FROM rows")["num_tokens"].item()
 1658
 >>> worst = run.query("rank_heads", candidate="chat-per-head", tensor="v", top=1)
 >>> worst.select("layer", "kv_head", "num_clipped").row(0)
 (14, 1, 768)
+>>> str(run.report()).startswith("kvtrace report · smollm2-135m")
+True
+
+`kvtrace.open_trace`, `kvtrace.open_run` and `kvtrace.replay` are the functions below, imported at first use.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kvtrace.replay import EngineSetup
+    from kvtrace.evaluation import EngineSetup
     from kvtrace.report.sections import Report
     from kvtrace.runs.record import RunRecord
 
@@ -49,8 +53,8 @@ def replay(
     there is one. out: where the run is kept; None: a temporary directory, gone with the returned object.
     Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, …
     """
-    from kvtrace.replay import replay as replay_candidates
-    from kvtrace.replay import standard_candidates
+    from kvtrace.evaluation import replay as replay_candidates
+    from kvtrace.evaluation import standard_candidates
     from kvtrace.scales import load_artifact
 
     several = [traces] if isinstance(traces, Trace) else list(traces)

@@ -28,9 +28,11 @@ FROM 'rows.parquet';
 
 -- One row per candidate. A candidate is a set of scales as one engine applies
 -- it.
+--   calibrated_max_length  positions below this were calibrated on; NULL: not
+--                          known
 CREATE OR REPLACE VIEW candidates AS
 SELECT candidate, ordinal, kind, status, reason, hypothetical, engine, format,
-  granularity, artifact, artifact_sha256, note
+  granularity, artifact, artifact_sha256, calibrated_max_length, note
 FROM 'candidates.parquet';
 
 -- One row per (source, valid candidate, layer, kv_head, tensor).
@@ -65,6 +67,17 @@ CREATE OR REPLACE VIEW findings AS
 SELECT source, candidate, ordinal, id, severity, message, action, layers,
   evidence
 FROM 'findings.parquet';
+
+-- One row per (source, layer, kv_head, tensor, log2_multiple), all cells
+-- together: what scales around the one that just covers the head would do. No
+-- rows where the replay made no counts, or the head has no value but 0.
+--   log2_multiple  k: the scale is 2^k times the one that just covers
+--   engine         of the first candidate with static scales; so is format
+CREATE OR REPLACE VIEW sweep AS
+SELECT source, engine, format, layer, kv_head, tensor, log2_multiple, scale,
+  covered_amax, num_values, num_clipped, num_flushed, sum_sq_signal,
+  sum_sq_error, sum_sq_clip_error
+FROM 'sweep.parquet';
 
 -- One row per captured token, with its request and its weight.
 --   generation_step  0 for the first generated token; NULL in the prompt

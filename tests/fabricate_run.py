@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from kvtrace.runs.checksums import table_checksums
 from kvtrace.runs.record import RunRecord, SourceRecord
-from kvtrace.runs.schema import RUN_FILE, TABLES, Table
+from kvtrace.runs.schema import RUN_FILE, TABLES, Column, Table
 from kvtrace.trace.format import EngineRecord, ModelRecord, seal
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def write_record(path: Path, record: RunRecord) -> None:
 
 def write_table(path: Path, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     columns = {
-        column.name: pa.array([row.get(column.name, _neutral(column.type)) for row in rows], column.type)
+        column.name: pa.array([row.get(column.name, _neutral(column)) for row in rows], column.type)
         for column in table.columns
     }
     pq.write_table(pa.table(columns, schema=table.arrow_schema), path / table.file_name)
@@ -101,7 +101,10 @@ def _parsed(text: str, kind: pa.DataType) -> Any:
     return float(text) if pa.types.is_floating(kind) else text
 
 
-def _neutral(kind: pa.DataType) -> Any:
+def _neutral(column: Column) -> Any:
+    kind = column.type
+    if column.name == "calibrated_max_length":
+        return None
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return 0
     return False if pa.types.is_boolean(kind) else None

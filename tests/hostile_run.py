@@ -33,6 +33,7 @@ def hostile_run(folder: Path) -> Path:
     for row in tables["candidates"]:
         row["artifact"] = f"/models/{IMAGE}/{SCRIPT}"
         row["note"] = QUOTES + SCRIPT
+        row["calibrated_max_length"] = 2
         row["reason"] = row.get("reason") and IMAGE + REVERSED
     _give_magnitudes(tables)
     model = source_record().model.model_copy(update={"name": IMAGE + LONG})

@@ -59,6 +59,7 @@ def large_run(path: Path) -> Path:
         max_unclipped_code=limits.reshape(-1) + 4,
         origin="made up",
     )
+    _write_sweep(path, rng, (layer, kv_head, tensor))
     _write_cells(path, rng, (layer, kv_head, tensor), codes, limits, request, octave, phase)
     write_record(path, run_record())
     return path
@@ -105,6 +106,31 @@ def _small_tables(prompt: Any, request: Any, position: Any, octave: Any, phase: 
             for number in range(CANDIDATES)
         ],
     }
+
+
+def _write_sweep(path: Path, rng: Any, heads: Any) -> None:
+    steps = np.arange(-8, 25) / 2
+    layer, kv_head, tensor = (np.repeat(ids, len(steps)) for ids in heads)
+    size = len(layer)
+    write(
+        path,
+        "sweep",
+        source="day",
+        engine="vllm-cuda",
+        format="e4m3fn",
+        layer=layer,
+        kv_head=kv_head,
+        tensor=tensor,
+        log2_multiple=np.tile(steps, size // len(steps)),
+        scale=np.tile(np.exp2(steps), size // len(steps)) / 448,
+        covered_amax=np.tile(np.exp2(steps), size // len(steps)),
+        num_values=98_304,
+        num_clipped=rng.integers(0, 9_000, size),
+        num_flushed=rng.integers(0, 9_000, size),
+        sum_sq_signal=1.0,
+        sum_sq_error=rng.random(size),
+        sum_sq_clip_error=0.0,
+    )
 
 
 def _write_cells(

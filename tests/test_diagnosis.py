@@ -13,8 +13,8 @@ from incidents.bench import SAMPLE, Bench, new_bench, times
 from incidents.planting import INCIDENTS
 
 from kvtrace.diagnosis import RULES, diagnose
+from kvtrace.evaluation import replay, standard_candidates
 from kvtrace.query import connect_with_views, run_sql
-from kvtrace.replay import replay, standard_candidates
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
 from kvtrace.scales.recipe import Recipe

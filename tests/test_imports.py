@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "runs": {"errors", "trace"},
     "profile": {"errors", "trace", "numerics"},
     "scales": {"errors", "plain_text", "trace", "numerics", "profile"},
-    "replay": {"errors", "runs", "profile", "numerics", "scales", "trace"},
+    "evaluation": {"errors", "runs", "profile", "numerics", "scales", "trace"},
     "query": {"errors", "plain_text", "runs"},
     "stats": {"errors", "runs"},
     "gate": {"errors", "plain_text", "query", "stats", "runs"},
@@ -82,7 +82,7 @@ def test_vllm_is_imported_in_the_connector_and_the_hooks_alone(path: Path) -> No
     [
         ("kvtrace.cli", {"torch", "duckdb", "polars", "pyarrow", "numpy", "zarr", "pydantic"}),
         ("kvtrace.query, kvtrace.report, kvtrace.runs.open", {"torch"}),
-        ("kvtrace.replay", {"duckdb"}),
+        ("kvtrace.evaluation", {"duckdb"}),
         ("kvtrace.trace.reader, kvtrace.trace.summary", {"torch", "duckdb", "polars", "pyarrow"}),
     ],
 )

@@ -18,16 +18,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvtrace.errors import IntegrityError, ReplayMismatchError
+from kvtrace.evaluation import EngineSetup, evaluate, from_scales, replay
+from kvtrace.evaluation.apply import apply_candidate
+from kvtrace.evaluation.direct import replay_directly
+from kvtrace.evaluation.profiled import replay_profile, vectors_of
+from kvtrace.evaluation.verify import check_equal
 from kvtrace.profile import cpu_kernel, gpu_kernel
 from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.counts import PartialCounts, add_counts
 from kvtrace.profile.ready import ready_profile
 from kvtrace.profile.store import find_profile, write_profile
-from kvtrace.replay import EngineSetup, evaluate, from_scales, replay
-from kvtrace.replay.apply import apply_candidate
-from kvtrace.replay.direct import replay_directly
-from kvtrace.replay.profiled import replay_profile, vectors_of
-from kvtrace.replay.verify import check_equal
 from kvtrace.runs.record import RunRecord
 from kvtrace.trace.cells import find_cells
 from kvtrace.trace.format import unseal
@@ -314,7 +314,7 @@ class TestStored:
         script = textwrap.dedent(
             """
             import os, signal, sys
-            from kvtrace.replay import bf16, replay
+            from kvtrace.evaluation import bf16, replay
             from kvtrace.trace.reader import open_trace
 
             def kill(done, total):

@@ -13,15 +13,23 @@ from replay_oracle import COUNTS, SQUARES, expected_cells
 from safetensors import safe_open
 
 from kvtrace.errors import DeviceError, IntegrityError, NoValidCandidateError, OutputExistsError
+from kvtrace.evaluation import (
+    EngineSetup,
+    bf16,
+    from_artifact,
+    from_scales,
+    replay,
+    standard_candidates,
+    unit,
+)
 from kvtrace.numerics import FORMATS
-from kvtrace.replay import EngineSetup, bf16, from_artifact, from_scales, replay, standard_candidates, unit
 from kvtrace.runs.record import RunRecord
 from kvtrace.scales import load_artifact
 from kvtrace.trace.format import SamplingRecord, unseal
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
-    from kvtrace.replay.source import Method
+    from kvtrace.evaluation.source import Method
     from kvtrace.trace.reader import Trace
 
 ARTIFACTS = Path(__file__).parent / "artifacts"

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from incidents.bench import new_bench, times
 
-from kvtrace.replay import EngineSetup, replay, standard_candidates
+from kvtrace.evaluation import EngineSetup, replay, standard_candidates
 from kvtrace.scales import load_artifact
 from kvtrace.scales.audit.report import scales_report
 from kvtrace.scales.dataset import DatasetRules
@@ -19,7 +19,7 @@ from kvtrace.trace.reader import open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvtrace.replay.replay import Method
+    from kvtrace.evaluation.replay import Method
 
 MEASURED_BY_THE_RUN = {"clipping", "too-wide"}
 
@@ -68,3 +68,18 @@ def test_candidates_without_an_artifact_have_no_findings(tmp_path: Path) -> None
     trace = open_trace(bench.write("incident"))
     run = replay([trace], standard_candidates([trace], []), tmp_path / "run", device="cpu")
     assert pq.read_table(run / "findings.parquet").num_rows == 0
+
+
+def test_a_candidate_carries_the_length_that_its_manifest_says_it_was_calibrated_at(tmp_path: Path) -> None:
+    bench = new_bench(8, tmp_path)
+    bench.calibrated(Recipe(), DatasetRules(max_position=300), "short")
+    bench.ship(bench.scales(), "untold")
+    trace = open_trace(bench.write("incident"))
+    candidates = standard_candidates([trace], [load_artifact(path) for path in bench.artifacts])
+    run = replay([trace], candidates, tmp_path / "run", device="cpu")
+    lengths = {
+        row["candidate"]: row["calibrated_max_length"]
+        for row in pq.read_table(run / "candidates.parquet").to_pylist()
+    }
+    longest = int(bench.position[bench.position < 300].max())
+    assert lengths == dict.fromkeys(lengths) | {"short": longest + 1}

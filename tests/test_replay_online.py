@@ -10,8 +10,8 @@ from fp8_oracle import GRIDS, values_of_bits
 from test_replay import found_cells, make_tensors, make_trace, rows_of
 
 from kvtrace.errors import InputError
+from kvtrace.evaluation import bf16, online, replay
 from kvtrace.numerics.online import ONLINE_POLICIES, online_round_trip
-from kvtrace.replay import bf16, online, replay
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:

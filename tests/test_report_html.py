@@ -19,7 +19,7 @@ from kvtrace.cli import app
 from kvtrace.report.build import build_report
 from kvtrace.report.html import report_html
 from kvtrace.report.html_data import ChartData, chart_data
-from kvtrace.report.html_page import short_positions
+from kvtrace.report.html_page import calibrated_rule, short_positions
 from kvtrace.report.plots import _plots
 from kvtrace.runs.open import open_run
 
@@ -127,8 +127,41 @@ def test_positions_carry_each_head_and_all_heads_together(data: ChartData) -> No
 
 def test_what_was_not_measured_is_missing_and_not_zero(data: ChartData) -> None:
     """The shared cases' codes are those of no dtype, so their magnitudes are unknown."""
-    assert np.isnan(data.curve_amax).all()
     assert np.isnan(data.bands["absmax_max"]).all()
+
+
+def test_the_sweep_is_laid_out_by_head_and_scale(data: ChartData) -> None:
+    """K head 0 of the shared cases has three scales, K head 1 and V head 0 the middle one, V head 1 none."""
+    sweep = data.sweep
+    assert sweep is not None
+    assert sweep.multiples == (0.5, 1, 4096)
+    assert sweep.amax[0].tolist() == [448, 448]
+    assert sweep.shares["clipped_frac"][0, 0].tolist() == [5 / 50, 0, 0]
+    assert sweep.shares["flushed_frac"][0, 0].tolist() == [0, 2 / 50, 1]
+    assert sweep.shares["relative_error"][0, 0].tolist() == [20 / 400, 1 / 400, 1]
+    assert np.isnan(sweep.shares["clipped_frac"][0, 1]).tolist() == [True, False, True]
+    assert np.isnan(sweep.amax[1]).tolist() == [False, True]
+
+
+def test_a_run_without_a_sweep_says_so_instead_of_drawing_one(tmp_path: Path) -> None:
+    opened = open_run(fabricate_run(tmp_path / "direct.run", read_tables(CASES) | {"sweep": []}))
+    page = report_html(build_report(opened), opened)
+    assert "Other scales were not tried here" in page
+    assert 'id="clip-flush"' not in page
+
+
+def test_the_calibrated_length_stands_where_uncalibrated_positions_begin() -> None:
+    octaves = [0, 7, 8, 9]
+    marks = {length: calibrated_rule(length, octaves)[0] for length in (200, 256, 512, 600, 4096)}
+    assert {length: (m["order"], m["edge"]) for length, m in marks.items()} == {
+        200: (7, 0),
+        256: (8, 0),
+        512: (9, 0),
+        600: (9, 0),
+        4096: (9, 1),
+    }
+    assert marks[600]["text"] == "calibrated below 600"
+    assert calibrated_rule(None, octaves) == []
 
 
 def test_scales_of_the_engine_are_the_effective_ones(data: ChartData) -> None:
@@ -164,6 +197,7 @@ def test_the_command_writes_the_page_and_the_plots(tmp_path: Path) -> None:
     }
     assert (plots / "heat-map.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (plots / "heat-map.svg").read_text()
+    assert (plots / "by-position.svg").read_text().count("calibrated below 2") >= 3
 
 
 @pytest.mark.parametrize("option", ["-o", "--plots"])

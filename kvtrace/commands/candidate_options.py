@@ -13,7 +13,8 @@ from kvtrace.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.replay import EngineSetup
+    from kvtrace.evaluation import EngineSetup
+    from kvtrace.runs.record import PolicyStamp
     from kvtrace.trace.reader import Trace
 
 TRACES = Annotated[list[Path], typer.Argument(help="Traces: NAME.kvtrace.", show_default=False)]
@@ -66,6 +67,28 @@ DEVICE = Annotated[
     typer.Option("--device", help="cpu, cuda or cuda:N. Default: CUDA if there is one.", show_default=False),
 ]
 
+MANIFEST = Annotated[
+    Path | None,
+    typer.Option("--manifest", help="Serving manifest, JSON: kept in the run.", show_default=False),
+]
+POLICY = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy", help="Its hash and date are kept in the run: limits before results.", show_default=False
+    ),
+]
+
+
+def policy_stamp(path: Path | None) -> PolicyStamp | None:
+    """Return what a run keeps of the policy at `path`. Raises PolicyError: it cannot be used."""
+    if path is None:
+        return None
+    from kvtrace.gate.policy import load_policy
+    from kvtrace.runs.record import PolicyStamp
+
+    file = load_policy(path)
+    return PolicyStamp(file.sha256, file.policy.date.isoformat())
+
 
 def chosen_setup(
     traces: Sequence[Trace],
@@ -77,8 +100,8 @@ def chosen_setup(
     skip_layers: str | None,
 ) -> EngineSetup:
     """Return the engine setup that the options ask for. Raises InputError: an unknown name or layer."""
+    from kvtrace.evaluation.candidate import EngineSetup, default_setup
     from kvtrace.numerics import find_engine, find_pair
-    from kvtrace.replay.candidate import EngineSetup, default_setup
 
     setup = default_setup(traces) if engine is None else EngineSetup(find_engine(engine).name)
     setup = replace(

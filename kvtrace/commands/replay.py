@@ -13,12 +13,15 @@ from kvtrace.commands.candidate_options import (
     DEVICE,
     ENGINE,
     FP8_FORMAT,
+    MANIFEST,
     ONLINE,
+    POLICY,
     SCALES,
     SKIP_LAYERS,
     TENSOR_PARALLEL,
     TRACES,
     chosen_setup,
+    policy_stamp,
 )
 from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
 from kvtrace.errors import InputError
@@ -40,6 +43,8 @@ def replay(
     tp: TENSOR_PARALLEL = None,
     skip_layers: SKIP_LAYERS = None,
     online: ONLINE = None,
+    manifest: MANIFEST = None,
+    policy: POLICY = None,
     device: DEVICE = None,
     direct: Annotated[
         bool, typer.Option("--direct", help="Replay every value, instead of the trace's exact counts.")
@@ -56,9 +61,10 @@ def replay(
 
     require_extra("analysis", "replay", "torch", "pyarrow", "safetensors")
     from kvtrace.commands.progress import show_progress
-    from kvtrace.replay import online as per_token_head
-    from kvtrace.replay import replay as replay_traces
-    from kvtrace.replay import standard_candidates
+    from kvtrace.evaluation import online as per_token_head
+    from kvtrace.evaluation import replay as replay_traces
+    from kvtrace.evaluation import standard_candidates
+    from kvtrace.runs.manifest import load_manifest
     from kvtrace.runs.write import check_output
     from kvtrace.scales import load_artifact
     from kvtrace.trace.reader import open_trace
@@ -66,6 +72,7 @@ def replay(
     if direct and verify:
         raise InputError("one of --direct and --verify can be given: --verify replays both ways")
     check_output(output, force=force)
+    supplied, stamp = load_manifest(manifest) if manifest else None, policy_stamp(policy)
     opened = [open_trace(path) for path in traces]
     setup = chosen_setup(
         opened, engine=engine, fp8_format=fp8_format, backend=backend, tp=tp, skip_layers=skip_layers
@@ -81,6 +88,8 @@ def replay(
             output,
             method="verify" if verify else "direct" if direct else "profile",
             device=device,
+            manifest=supplied,
+            policy=stamp,
             force=force,
             progress=progress,
         )

@@ -16,10 +16,13 @@ from kvtrace.commands.candidate_options import (
     DEVICE,
     ENGINE,
     FP8_FORMAT,
+    MANIFEST,
+    POLICY,
     SCALES,
     SKIP_LAYERS,
     TENSOR_PARALLEL,
     chosen_setup,
+    policy_stamp,
 )
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
 from kvtrace.errors import InputError, OutputExistsError
@@ -27,9 +30,12 @@ from kvtrace.errors import InputError, OutputExistsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvtrace.replay import EngineSetup
+    from kvtrace.evaluation import EngineSetup
     from kvtrace.report.sections import Report
+    from kvtrace.runs.manifest import SuppliedManifest
     from kvtrace.runs.open import Run
+    from kvtrace.runs.record import PolicyStamp
+    from kvtrace.scales import ScaleArtifact
     from kvtrace.trace.reader import Trace
 
 
@@ -53,6 +59,8 @@ def report(
     backend: BACKEND = None,
     tp: TENSOR_PARALLEL = None,
     skip_layers: SKIP_LAYERS = None,
+    manifest: MANIFEST = None,
+    policy: POLICY = None,
     device: DEVICE = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Heads listed per candidate, K and V.")] = 5,
     output_format: Annotated[
@@ -84,12 +92,15 @@ def report(
     for path in (output, plots):
         if path is not None and path.exists() and not force:
             raise OutputExistsError(f"{path}: exists; give another name, or --force to overwrite it")
-    is_run = _is_run(inputs, scales or [])
+    fixed = {"--scales": scales, "--manifest": manifest, "--policy": policy}
+    is_run = _is_run(inputs, [option for option, given in fixed.items() if given])
     with nullcontext("") if is_run else TemporaryDirectory(prefix="kvtrace-") as scratch:
         if is_run:
             run = inputs[0]
         else:
             require_extra("analysis", "report", "torch", "safetensors")
+            from kvtrace.runs.manifest import load_manifest
+            from kvtrace.scales import load_artifact
 
             def setup_for(traces: Sequence[Trace]) -> EngineSetup:
                 return chosen_setup(
@@ -101,7 +112,15 @@ def report(
                     skip_layers=skip_layers,
                 )
 
-            run = _replayed(inputs, scales or [], artifact_format, setup_for, device, Path(scratch) / "run")
+            run = _replayed(
+                inputs,
+                [load_artifact(path, artifact_format) for path in scales or []],
+                setup_for,
+                Path(scratch) / "run",
+                device=device,
+                manifest=load_manifest(manifest) if manifest else None,
+                policy=policy_stamp(policy),
+            )
         opened = open_run(run)
         built = build_report(opened, top=top, run_kept=is_run)
         text = _rendered(built, opened, chosen)
@@ -130,8 +149,11 @@ def _rendered(built: Report, run: Run, chosen: ReportFormat) -> str:
     return report_text(built)
 
 
-def _is_run(inputs: list[Path], scales: list[Path]) -> bool:
-    """Return whether the input is one run; False where all are traces."""
+def _is_run(inputs: list[Path], for_traces: list[str]) -> bool:
+    """Return whether the input is one run; False where all are traces.
+
+    for_traces: options given that a run cannot take any more.
+    """
     from kvtrace.runs.schema import RUN_FILE
 
     runs = [path for path in inputs if (path / RUN_FILE).is_file()]
@@ -139,26 +161,31 @@ def _is_run(inputs: list[Path], scales: list[Path]) -> bool:
         return False
     if len(inputs) > 1:
         raise InputError(f"{runs[0]}: a run, given with others; expected one run, or any number of traces")
-    if scales:
-        raise InputError(f"{runs[0]}: a run, whose candidates are fixed; give its trace to try --scales")
+    if for_traces:
+        raise InputError(
+            f"{runs[0]}: a run, whose record and candidates are fixed; give its trace to try "
+            f"{', '.join(for_traces)}"
+        )
     return True
 
 
 def _replayed(
     paths: list[Path],
-    scales: list[Path],
-    artifact_format: str | None,
+    artifacts: list[ScaleArtifact],
     setup_for: Callable[[Sequence[Trace]], EngineSetup],
-    device: str | None,
     out: Path,
+    *,
+    device: str | None,
+    manifest: SuppliedManifest | None,
+    policy: PolicyStamp | None,
 ) -> Path:
     from kvtrace.commands.progress import show_progress
-    from kvtrace.replay import replay, standard_candidates
-    from kvtrace.scales import load_artifact
+    from kvtrace.evaluation import replay, standard_candidates
     from kvtrace.trace.reader import open_trace
 
     traces = [open_trace(path) for path in paths]
-    artifacts = [load_artifact(path, artifact_format) for path in scales]
     candidates = standard_candidates(traces, artifacts, setup_for(traces))
     with show_progress("replay") as progress:
-        return replay(traces, candidates, out, device=device, progress=progress)
+        return replay(
+            traces, candidates, out, device=device, manifest=manifest, policy=policy, progress=progress
+        )

@@ -117,7 +117,7 @@ class Comparison(_Outcome):
     runs: tuple[str, ...]
     policy: PolicyReference | None
     held_constant: dict[str, str | None]
-    """Field → value that every run has; None where no run recorded it."""
+    """Field → value that every run has; None where it is not recorded (of a manifest: not in every run)."""
     allowed_different: dict[str, tuple[str | None, ...]]
     """Field → value per run, where --allow-different was given and they do differ."""
     confidence: float

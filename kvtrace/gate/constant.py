@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import ComparisonError
@@ -22,20 +23,26 @@ _OF_SOURCE: Final[dict[str, Callable[[SourceRecord], str | None]]] = {
     "engine_version": lambda source: f"{source.engine.name} {source.engine.version}",
     "trace_sha256": lambda source: source.trace_sha256,
 }
-FIELDS: Final = (*_OF_SOURCE, "evaluator_revision")
+_OF_MANIFEST: Final = ("image_digest", "kernel_revision", "gpu_inventory", "kv_dtype", "effective_args")
+"""Compared between the manifests that have them. What belongs to a candidate, such as `skipped_layers`, is
+what a comparison is about; `trace_sha256` stands for the evaluation corpus."""
+FIELDS: Final = (*_OF_SOURCE, "evaluator_revision", *_OF_MANIFEST)
 
 
 def constants(run: Run) -> dict[str, str | None]:
     """Return each field of the run that a comparison holds constant; None where nobody recorded it.
 
-    A run of several traces has all their values, sorted.
+    A run of several traces has all their values, sorted. What no trace holds is taken from the manifest.
     """
+    manifest = run.record.manifest.given()
     found: dict[str, str | None] = {}
     for field, read in _OF_SOURCE.items():
         values = {read(source) for source in run.record.sources}
         known = sorted(value for value in values if value is not None)
-        found[field] = ", ".join(known) if known else None
+        found[field] = ", ".join(known) if known else _as_text(manifest.get(field))
     found["evaluator_revision"] = run.record.kvtrace_version
+    for field in _OF_MANIFEST:
+        found[field] = _as_text(manifest.get(field))
     return found
 
 
@@ -58,6 +65,8 @@ def held_constant(
         values = [one[field] for one in per_run]
         if len(set(values)) == 1:
             shared[field] = values[0]
+        elif field in _OF_MANIFEST and len({value for value in values if value is not None}) == 1:
+            shared[field] = None
         elif field in allow_different:
             different[field] = values
         else:
@@ -68,6 +77,10 @@ def held_constant(
                 f"--allow-different {field}"
             )
     return shared, different
+
+
+def _as_text(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def _shown(value: str | None) -> str:

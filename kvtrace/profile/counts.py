@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -63,6 +63,19 @@ class TensorProfile:
         )
         absmax = self.absmax[:, heads]
         return TensorProfile(record, self.code[entries], self.count[entries], start - start[0], absmax)
+
+    def all_cells(self) -> TensorProfile:
+        """Return the counts of all cells together, as one cell. They are int64: sums may pass 2^32."""
+        num_heads = len(self.record.kv_heads)
+        head = np.repeat(np.arange(num_heads), np.diff(self.start[:: self.num_cells]))
+        keys = (head << _CODE_BITS) | self.code
+        # As float64, exact up to 2^53.
+        counts: NDArray[Any] = np.bincount(keys, self.count, num_heads << _CODE_BITS).astype(np.int64)
+        occurs = np.flatnonzero(counts)
+        start = np.searchsorted(occurs, np.arange(num_heads + 1) << _CODE_BITS).astype(np.int64)
+        code = (occurs & ((1 << _CODE_BITS) - 1)).astype(np.uint16)
+        record = self.record.model_copy(update={"num_entries": len(occurs)})
+        return TensorProfile(record, code, counts[occurs], start, self.absmax)
 
 
 @dataclass(frozen=True, slots=True)

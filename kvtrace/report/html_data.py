@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 from kvtrace.query import connect_with_views, find_query, run_query_table
 from kvtrace.report.html_axes import PHASES, TENSORS, Axes, floats, index_in
 from kvtrace.report.html_strata import head_strata
+from kvtrace.report.html_sweep import sweep_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from kvtrace.report.html_sweep import Sweep
     from kvtrace.report.sections import Report
     from kvtrace.runs.open import Run
 
@@ -25,7 +27,7 @@ BANDS: Final = ("absmax_p50", "absmax_p90", "absmax_p99", "absmax_max")
 QUERIES: Final = (
     "head_strata",
     "absmax_bands",
-    "range_curve",
+    "clip_against_flush",
     "coverage",
     "scale_audit",
     "compare_candidates",
@@ -54,10 +56,10 @@ class ChartData:
     """by_head [H], by_workload [H, W], by_position [H + 1, S]: requests behind the numbers."""
     bands: dict[str, NDArray[np.float64]]
     """Quantile → [2, H, W, O]."""
-    curve_amax: NDArray[np.float64]
-    """[2, H]: covered amax at step 0, a quarter of a binade less at each further step."""
-    curve: NDArray[np.float64]
-    """[2, H, steps]: share of vectors out of range."""
+    sweep: Sweep | None
+    """None: the replay made no counts."""
+    calibrated_max_length: tuple[int | None, ...]
+    """[C]: positions below this were calibrated on; None: not known."""
     scale: NDArray[np.float64]
     """[C, 2, H]."""
     covered_amax: NDArray[np.float64]
@@ -80,13 +82,13 @@ def chart_data(run: Run, report: Report) -> ChartData:
     strata = _strata(coverage)
     axes = Axes(
         candidates=candidates,
-        heads=_heads(tables["range_curve"]),
+        heads=_heads(tables["absmax_bands"]),
         workloads=tuple(dict.fromkeys(row["workload"] for row in coverage)),
         strata=strata,
         octaves=tuple(sorted({octave for _, octave in strata})),
     )
     by_head, by_workload, by_position, num_requests = head_strata(tables["head_strata"], axes)
-    curve_amax, curve = _curves(tables["range_curve"], axes)
+    lengths = dict(connection.sql(_LENGTHS).fetchall())
     scale, covered, effective = _scales(scales, axes)
     return ChartData(
         candidates=axes.candidates,
@@ -99,8 +101,8 @@ def chart_data(run: Run, report: Report) -> ChartData:
         by_position=by_position,
         num_requests=num_requests,
         bands=_bands(tables["absmax_bands"], axes),
-        curve_amax=curve_amax,
-        curve=curve,
+        sweep=sweep_arrays(tables["clip_against_flush"], axes),
+        calibrated_max_length=tuple(lengths[candidate] for candidate in candidates),
         scale=scale,
         covered_amax=covered,
         effective_scale=effective,
@@ -117,6 +119,7 @@ WHERE scale IS NOT NULL
 GROUP BY candidate, layer, kv_head, tensor, kind
 ORDER BY candidate, layer, kv_head, tensor
 """
+_LENGTHS: Final = "SELECT candidate, calibrated_max_length FROM candidates"
 
 
 def _strata(coverage: Sequence[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
@@ -142,17 +145,6 @@ def _bands(table: pa.Table, axes: Axes) -> dict[str, NDArray[np.float64]]:
         bands[name] = np.full(shape, np.nan)
         bands[name][index] = floats(table[name])
     return bands
-
-
-def _curves(table: pa.Table, axes: Axes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    step = -table["step"].to_numpy().astype(np.int64)
-    tensor, head = index_in(table["tensor"], TENSORS), axes.head(table)
-    curve = np.full((2, len(axes.heads), int(step.max(initial=0)) + 1), np.nan)
-    curve[tensor, head, step] = floats(table["vectors_out_of_range_frac"])
-    amax = np.full((2, len(axes.heads)), np.nan)
-    widest = step == 0
-    amax[tensor[widest], head[widest]] = floats(table["covered_amax"])[widest]
-    return amax, curve
 
 
 def _scales(

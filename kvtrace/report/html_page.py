@@ -11,8 +11,8 @@ from kvtrace.plain_text import plain
 from kvtrace.report.charts.absmax_bands import absmax_bands
 from kvtrace.report.charts.before_after import before_after
 from kvtrace.report.charts.by_position import by_position
+from kvtrace.report.charts.clip_flush import clip_flush
 from kvtrace.report.charts.heat_map import heat_map
-from kvtrace.report.charts.range_curve import range_curve
 from kvtrace.report.charts.scales import scales_by_layer
 from kvtrace.report.charts.theme import DARK, LIGHT, chart_config
 from kvtrace.report.html_arrays import pack_counts, pack_decibels, pack_exact, pack_shares
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.report.html_data import ChartData
+    from kvtrace.report.html_sweep import Sweep
     from kvtrace.report.sections import Report
 
 MEASURES: Final = {
@@ -49,8 +50,8 @@ def page_document(report: Report, data: ChartData) -> dict[str, Any]:
         "run": plain(report.run or "RUN", 400),
         "run_kept": report.run is not None,
         "candidates": [
-            {"label": label, "name": plain(name, 400)}
-            for label, name in zip(labels, data.candidates, strict=True)
+            {"label": label, "name": plain(name, 400), "calibrated": calibrated_rule(length, data.octaves)}
+            for label, name, length in zip(labels, data.candidates, data.calibrated_max_length, strict=True)
         ],
         "workloads": distinct_labels(data.workloads),
         "sources": distinct_labels(sources),
@@ -62,6 +63,8 @@ def page_document(report: Report, data: ChartData) -> dict[str, Any]:
         "bandNames": list(BANDS),
         "minRequests": MIN_REQUESTS,
         "floors": floors,
+        "sweptSource": data.sweep and plain(data.sweep.source, _LABEL_WIDTH),
+        "multiples": list(data.sweep.multiples) if data.sweep else [],
         "arrays": _arrays(data),
         "audit": _audit(data, sources),
         "specs": _specs(floors),
@@ -97,6 +100,32 @@ def axis_start(octave: int) -> str:
     return _thousands(_ends(octave)[0])
 
 
+def calibrated_rule(length: int | None, octaves: Sequence[int]) -> list[dict[str, Any]]:
+    """Return where the calibrated length stands on an axis of octaves: one mark, or none if it is not known.
+
+    It stands at the start of the octave of the first position that was not calibrated on (edge 0), or at the
+    end of the axis (edge 1).
+
+    >>> calibrated_rule(512, [7, 8, 9])  # doctest: +NORMALIZE_WHITESPACE
+    [{'position': '512', 'order': 9, 'edge': 0, 'text': 'calibrated below 512'}]
+    >>> calibrated_rule(4096, [7, 8])[0]["position"], calibrated_rule(4096, [7, 8])[0]["edge"]
+    ('256', 1)
+    """
+    if length is None or not octaves:
+        return []
+    first_beyond = max(length, 1).bit_length() - 1
+    place = next((i for i, octave in enumerate(octaves) if octave >= first_beyond), len(octaves))
+    octave = octaves[min(place, len(octaves) - 1)]
+    return [
+        {
+            "position": axis_start(octave),
+            "order": octave,
+            "edge": int(place == len(octaves)),
+            "text": f"calibrated below {length:,}",
+        }
+    ]
+
+
 def _ends(octave: int) -> tuple[int, int]:
     return (0 if octave == 0 else 2**octave), 2 ** (octave + 1) - 1
 
@@ -119,9 +148,16 @@ def _arrays(data: ChartData) -> dict[str, dict[str, Any]]:
         "byPosition": positions,
         "requests": {name: pack_counts(array) for name, array in data.num_requests.items()},
         "bands": {name: pack_shares(array, 0.01) for name, array in data.bands.items()},
-        "curve": {"amax": pack_exact(data.curve_amax), "share": pack_shares(data.curve, 0.01)},
+        "sweep": _sweep(data.sweep),
         "scales": {"covered_amax": pack_exact(data.covered_amax)},
     }
+
+
+def _sweep(sweep: Sweep | None) -> dict[str, dict[str, Any]]:
+    if sweep is None:
+        return {}
+    shares = {name: pack_shares(array, 0.01) for name, array in sweep.shares.items()}
+    return {"amax": pack_exact(sweep.amax), **shares}
 
 
 def scale_ends(data: ChartData) -> dict[str, Any]:
@@ -139,8 +175,9 @@ def scale_ends(data: ChartData) -> dict[str, Any]:
             high = min(1.0, _decade_up(max(top, floor * 10)))
             measures[name] = {"floor": floor, "low": floor, "high": high}
     shares = [array for name, array in data.by_position.items() if name in _POSITION_TITLES]
-    curve = [data.by_head["clipped_frac"], data.by_head["flushed_frac"], data.curve]
-    return {"measures": measures, "position": _floor(shares), "curve": _floor(curve)}
+    sweep = [data.by_head["clipped_frac"], data.by_head["flushed_frac"]]
+    sweep += data.sweep.shares.values() if data.sweep else []
+    return {"measures": measures, "position": _floor(shares), "sweep": _floor(sweep)}
 
 
 _POSITION_TITLES: Final = {
@@ -183,7 +220,7 @@ def _audit(data: ChartData, sources: Sequence[str]) -> dict[str, Any]:
 
 def _specs(floors: dict[str, Any]) -> dict[str, Any]:
     charts = {
-        "rangeCurve": range_curve(floor=floors["curve"]),
+        "clipFlush": clip_flush(floor=floors["sweep"]),
         "bands": absmax_bands(),
         "scales": scales_by_layer(),
         "position:sqnr_db": by_position(title="dB", floor=None),

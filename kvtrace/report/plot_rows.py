@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.report.html_axes import PHASES, TENSORS
-from kvtrace.report.html_page import axis_start
+from kvtrace.report.html_page import axis_start, calibrated_rule
 from kvtrace.stats.fractions import MIN_REQUESTS
 
 if TYPE_CHECKING:
@@ -60,7 +60,10 @@ def position_rows(data: ChartData, candidate: int, name: str, floor: float | Non
                 low, high = (float(end[candidate, tensor, pooled, stratum]) for end in ends)
                 row |= {"shown_low": max(low, floor), "shown_high": max(high, floor)}
             rows.append(row)
-    return {"strata": sorted(rows, key=lambda row: (PHASES.index(row["phase"]), row["order"]))}
+    return {
+        "strata": sorted(rows, key=lambda row: (PHASES.index(row["phase"]), row["order"])),
+        "calibrated": calibrated_rule(data.calibrated_max_length[candidate], data.octaves),
+    }
 
 
 def before_after_rows(

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from kvtrace.errors import InputError
 from kvtrace.trace.format import Record
@@ -29,7 +29,7 @@ class ServingManifest(Record):
     """By default `bf16`, the unquantized candidate, where the run has it."""
     candidate_id: str | None = None
     """By default the only valid candidate with scales of its own, else `effective`, else `unit`; absent where
-    several were given. A supplied one that names a candidate of the run chooses it for the `scale_*` fields."""
+    several were given. A supplied name of a candidate has the `scale_*` fields describe that one."""
     image_digest: str | None = None
     """Of the serving container."""
     model_revision: str | None = None
@@ -95,7 +95,7 @@ class MeasuredManifest:
 def load_manifest(path: Path) -> SuppliedManifest:
     """Return the fields in the JSON object at `path`; a null counts as not supplied.
 
-    Raises InputError: it cannot be read, is no JSON object, or has an unknown name or a value of another type.
+    Raises InputError: it cannot be read, is no JSON object, or has an unknown name or an unfit value.
     """
     content = _read_object(path)
     known = ServingManifest.model_fields
@@ -103,7 +103,7 @@ def load_manifest(path: Path) -> SuppliedManifest:
         if name not in known:
             raise InputError(f"{path}: {name[:80]!r}: no such field; a manifest has {', '.join(known)}")
     try:
-        return SuppliedManifest(path, _Strict.model_validate(content))
+        return SuppliedManifest(path, ServingManifest.model_validate_json(json.dumps(content), strict=True))
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{path}: {first['loc'][0]}: {first['msg'][:200]}") from error
@@ -131,12 +131,6 @@ def complete_manifest(found: MeasuredManifest, supplied: SuppliedManifest | None
     if supplied:
         _refuse_contradictions(supplied.path, "", measured, given)
     return ServingManifest(**(found.by_default.given() | measured | given))
-
-
-class _Strict(ServingManifest):
-    """A file from outside: no number is taken for a text. JSON has no tuples, so sequences stay lax."""
-
-    model_config = ConfigDict(coerce_numbers_to_str=False)
 
 
 def _refuse_contradictions(path: Path, prefix: str, measured: dict[str, Any], given: dict[str, Any]) -> None:

@@ -144,6 +144,11 @@ CANDIDATES: Final = Table(
         Column("artifact", "string", "path as given; NULL where none"),
         Column("artifact_sha256", "string", "over the scale tensors as read; NULL where none"),
         Column(
+            "calibrated_max_length",
+            "int32",
+            "positions below this were calibrated on, by the artifact's manifest; NULL without one",
+        ),
+        Column(
             "note",
             "string",
             "what a reader must know, such as names that matched nothing; NULL where none",
@@ -240,4 +245,27 @@ FINDINGS: Final = Table(
     ),
 )
 
-TABLES: Final = (SAMPLING, REQUESTS, ROWS, CANDIDATES, SCALES, CELLS, VECTORS, FINDINGS)
+SWEEP: Final = Table(
+    "sweep",
+    "source × layer × kv_head × tensor × log2_multiple, all cells together; absent where no counts were made "
+    "(a direct replay), no candidate has static scales, or the head has no value but 0",
+    (
+        _SOURCE,
+        Column("engine", "string", "numerics replayed: those of the first candidate with static scales"),
+        Column("format", "string", "FP8 format, of the same candidate"),
+        _LAYER,
+        _KV_HEAD,
+        _TENSOR,
+        Column("log2_multiple", "float64", "k: the scale is 2^k times the one that just covers the head"),
+        Column("scale", "float32", "dequantization multiplier, 2^k · largest finite |x| / MAX"),
+        Column("covered_amax", "float32", "MAX × scale, the largest magnitude in range"),
+        Column("num_values", "int64", "finite values"),
+        Column("num_clipped", "int64", "as in cells"),
+        Column("num_flushed", "int64", "non-zero values that become 0"),
+        Column("sum_sq_signal", "float64", "Σ x²"),
+        Column("sum_sq_error", "float64", "Σ (x − x̂)²"),
+        Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values"),
+    ),
+)
+
+TABLES: Final = (SAMPLING, REQUESTS, ROWS, CANDIDATES, SCALES, CELLS, VECTORS, FINDINGS, SWEEP)

@@ -165,7 +165,7 @@ def _integrity_lines(summary: TraceSummary) -> Iterator[str]:
     cost = summary.cost
     if cost.get("raw_bytes"):
         yield (
-            f"          {cost['raw_bytes'] / 1e6:,.1f} MB of K and V in {cost['stored_bytes'] / 1e6:,.1f} MB; "
+            f"          {cost['raw_bytes'] / 1e6:,.1f} MB of K, V in {cost['stored_bytes'] / 1e6:,.1f} MB; "
             f"hook {cost['hook_s']:.2f} s, write {cost['write_s']:.2f} s"
         )
     yield f"          digest {summary.digest[:16]}…"

@@ -25,12 +25,12 @@ from alternatives import ALTERNATIVES, CALIBRATORS, UnavailableError  # noqa: E4
 from big_trace import repeat_sample  # noqa: E402
 from timing import median_seconds, once  # noqa: E402
 
+from kvtrace.evaluation import from_scales  # noqa: E402
+from kvtrace.evaluation.apply import apply_candidate  # noqa: E402
+from kvtrace.evaluation.profiled import replay_profile  # noqa: E402
+from kvtrace.evaluation.reading import as_tensor, read_blocks  # noqa: E402
 from kvtrace.profile.build import profile_tensors  # noqa: E402
 from kvtrace.profile.store import write_profile  # noqa: E402
-from kvtrace.replay import from_scales  # noqa: E402
-from kvtrace.replay.apply import apply_candidate  # noqa: E402
-from kvtrace.replay.profiled import replay_profile  # noqa: E402
-from kvtrace.replay.reading import as_tensor, read_blocks  # noqa: E402
 from kvtrace.trace.cells import find_cells  # noqa: E402
 from kvtrace.trace.reader import Trace, open_trace  # noqa: E402
 

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 
 from kvtrace.errors import DeviceError
+from kvtrace.evaluation import EngineSetup, from_scales
+from kvtrace.evaluation.apply import apply_candidate
+from kvtrace.evaluation.device import choose_device
+from kvtrace.evaluation.direct import replay_directly
+from kvtrace.evaluation.profiled import replay_profile
+from kvtrace.evaluation.verify import check_equal
 from kvtrace.numerics import ENGINES, quantize, round_trip
 from kvtrace.profile import cpu_kernel, gpu_kernel
 from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.store import write_profile
-from kvtrace.replay import EngineSetup, from_scales
-from kvtrace.replay.apply import apply_candidate
-from kvtrace.replay.device import choose_device
-from kvtrace.replay.direct import replay_directly
-from kvtrace.replay.profiled import replay_profile
-from kvtrace.replay.verify import check_equal
 from kvtrace.trace.cells import find_cells
 from kvtrace.trace.reader import open_trace
 

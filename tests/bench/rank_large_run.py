@@ -35,6 +35,7 @@ from kvtrace.runs.schema import (
     RUN_FILE,
     SAMPLING,
     SCALES,
+    SWEEP,
     VECTORS,
     Table,
 )
@@ -156,6 +157,7 @@ def make_run(run: Path) -> None:
     )
     write_cells(run, names, heads, rng)
     write(run, FINDINGS, {"id": []})
+    write(run, SWEEP, {"engine": []})
     record = RunRecord(
         kvtrace_version="0", created_at=0.0, device="none", sources=(), tables=table_checksums(run)
     )

@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).parent)]
 
 from big_trace import repeat_sample  # noqa: E402
 
-from kvtrace.replay import bf16, from_scales, replay  # noqa: E402
+from kvtrace.evaluation import bf16, from_scales, replay  # noqa: E402
 from kvtrace.trace.reader import open_trace  # noqa: E402
 
 

@@ -88,13 +88,13 @@ def test_a_click_on_a_cell_filters_the_other_charts(visit: Open, sample_page: Pa
     shown = visit(sample_page)
     assert "all heads" in shown.page.locator("#position").inner_text()
     before = shown.page.locator("#position-sqnr .mark-symbol path").count()
-    curve = shown.page.locator("#range-curve .mark-line path").first.get_attribute("d")
+    curve = shown.page.locator("#clip-flush .mark-line path").first.get_attribute("d")
     shown.page.locator("#heat-k path[aria-label^='layer 18 head 2 K']").click()
     shown.settle()
     assert "layer 18 head 2 K" in shown.page.locator("#position").inner_text()
     assert "layer 18 head 2 K" in shown.page.locator("#bands-title").inner_text()
     assert shown.page.locator("#position-sqnr .mark-symbol path").count() == before / 2
-    assert shown.page.locator("#range-curve .mark-line path").first.get_attribute("d") != curve
+    assert shown.page.locator("#clip-flush .mark-line path").first.get_attribute("d") != curve
     assert (
         "--param layer=18 --param kv_head=2" in shown.page.locator("[data-query=absmax_bands]").text_content()
     )
@@ -261,7 +261,7 @@ def test_hostile_names_are_text_everywhere(visit: Open, hostile_page: Path, prox
         shown.settle()
     page.locator("#heat-k path[aria-label^='layer 0 head 0 K']").first.hover()
     assert page.locator("#tip").is_visible()
-    page.locator("#range-curve .mark-symbol path[aria-label]").first.hover(force=True)
+    page.locator("#clip-flush .mark-symbol path[aria-label]").first.hover(force=True)
     text = page.locator("body").inner_text()
     assert SCRIPT in text
     assert IMAGE in text

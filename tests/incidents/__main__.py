@@ -30,7 +30,7 @@ def main() -> int:
         if options.only in one.name or options.only in one.causes
     ]
     print(f"seed {base}; each case has seed {base} + its number\n")
-    print(f"{'':3}{'planted':<44} {'strength':<34} {'first':<24} rank")
+    print(f"{'':3}{'planted':<44} {'base':<13} {'strength':<34} {'first':<24} rank")
     outcomes = []
     for number, one in chosen:
         outcome = run_incident(one, base + number)
@@ -47,7 +47,8 @@ def _line(number: int, outcome: Outcome) -> str:
     first = " + ".join(outcome.found[: max(len(causes), 1)]) or "nothing above note"
     ranks = [str(outcome.found.index(c) + 1) if c in outcome.found else "–" for c in causes]
     return (
-        f"{mark}{number:>2} {outcome.incident.name:<43} {outcome.strength:<34} {first:<24} {' '.join(ranks)}"
+        f"{mark}{number:>2} {outcome.incident.name:<44} {outcome.base:<13} {outcome.strength:<34} "
+        f"{first:<24} {' '.join(ranks)}"
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from fabricate import fabricate_trace
 
 from kvtrace.diagnosis import Diagnosis, diagnose
-from kvtrace.replay import EngineSetup, replay, standard_candidates
+from kvtrace.evaluation import EngineSetup, replay, standard_candidates
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
 from kvtrace.scales.calibrate import calibrate
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from kvtrace.trace.format import RequestRecord, SamplingRecord
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "smollm2-135m.kvtrace"
+BASES = (SAMPLE, Path(__file__).with_name("biased.kvtrace"))
+"""A small language model, and random weights with outlier key biases, both served by real vLLM."""
 NUM_LAYERS = 5
 RETRIEVAL_KEPT = 3
 """One in this many rows of the long requests is kept: they hold more than half of the sample."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from incidents.bench import new_bench
+from incidents.bench import BASES, new_bench
 
 if TYPE_CHECKING:
     from incidents.planting import Incident
@@ -20,6 +20,8 @@ class Outcome:
 
     incident: Incident
     seed: int
+    base: str
+    """The captured trace that was changed."""
     strength: str
     found: tuple[str, ...]
     """Ids above note by rank, less the consequences of what was planted; too little coverage last."""
@@ -37,10 +39,11 @@ class Outcome:
 def run_incident(incident: Incident, seed: int) -> Outcome:
     """Plant, replay and diagnose in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="kvtrace-incident-") as folder:
-        bench = new_bench(seed, Path(folder))
+        base = BASES[seed % len(BASES)]
+        bench = new_bench(seed, Path(folder), base)
         strength = incident.plant(bench)
         diagnosis = bench.diagnosed()
-    return Outcome(incident, seed, strength, _ranked(diagnosis, incident.causes), diagnosis)
+    return Outcome(incident, seed, base.stem, strength, _ranked(diagnosis, incident.causes), diagnosis)
 
 
 def _ranked(diagnosis: Diagnosis, planted: tuple[str, ...]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 
 SEED = 2_027
-POSITION_STRIDE = 16
+POSITION_STRIDE = 28
 NUM_TOKENS = 2_000
 OUTLIER_CHANNELS = 3
 LENGTHS = {
@@ -50,7 +50,7 @@ def make_model(path: Path) -> None:
             vocab_size=NUM_TOKENS,
             hidden_size=384,
             intermediate_size=768,
-            num_hidden_layers=6,
+            num_hidden_layers=5,
             num_attention_heads=6,
             num_key_value_heads=3,
             max_position_embeddings=4096,

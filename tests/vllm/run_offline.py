@@ -1,7 +1,8 @@
 """One offline engine in a process of its own: `python run_offline.py JOB.json`.
 
 JOB.json: {"model", "engine": LLM arguments, "rounds": [[{"prompt" | "token_ids", "sampling", "cache_salt"}]],
-"out"}. Writes to `out` what each request got, what the worker process looked like, and how long a start took.
+"out"}. Writes to `out` what each request got (`prompt_nll` too where it asked for prompt_logprobs), what the
+worker process looked like, and how long a start took.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ def main(job_file: str) -> None:
     from vllm import LLM, SamplingParams
 
     started = time.monotonic()
-    llm = LLM(job["model"], **job["engine"])
+    # On the CPU this is the share of RAM that must be free at the start; the default of 0.92 is not needed.
+    llm = LLM(job["model"], **{"gpu_memory_utilization": 0.4} | job["engine"])
     start_s = time.monotonic() - started
     before = llm.collective_rpc(look_around)
     rounds = []
@@ -38,12 +40,19 @@ def main(job_file: str) -> None:
                     "prompt": list(o.prompt_token_ids),
                     "output": list(o.outputs[0].token_ids),
                     "finish_reason": o.outputs[0].finish_reason,
+                    **({"prompt_nll": prompt_nll(o)} if o.prompt_logprobs else {}),
                 }
                 for o in outputs
             ]
         )
     result = {"rounds": rounds, "worker": before[0], "front_end": look_around(), "start_s": start_s}
     Path(job["out"]).write_text(json.dumps(result))
+
+
+def prompt_nll(output: Any) -> float:
+    """Return the mean negative log likelihood of the prompt's tokens after the first, in nats."""
+    tokens, logprobs = output.prompt_token_ids[1:], output.prompt_logprobs[1:]
+    return -sum(at[token].logprob for token, at in zip(tokens, logprobs, strict=True)) / len(tokens)
 
 
 def look_around(worker: Any = None) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store
                 *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
                 *("--served-model-name", "m", "--port", str(port), "--host", "127.0.0.1"),
                 *("--max-model-len", "1024", "--max-num-seqs", "8", "--enforce-eager"),
+                *("--gpu-memory-utilization", "0.4"),  # the share of RAM that must be free
                 *("--shutdown-timeout", "30"),  # without it vLLM kills its workers at once
                 *("--kv-transfer-config", json.dumps(capture)),
             ],

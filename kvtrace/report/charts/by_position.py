@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import altair as alt
 
 from kvtrace.report.charts.axes import Spec, layered, share_axis, tensor_colour
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 STRATA: Final = "strata"
+CALIBRATED: Final = "calibrated"
 
 
 def by_position(*, title: str, floor: float | None) -> Spec:
@@ -16,6 +20,8 @@ def by_position(*, title: str, floor: float | None) -> Spec:
 
     `strata`: position (where it starts), order, tensor (K, V), phase, series (tensor and phase), value,
     shown_low and shown_high (NULL: no interval), text. Values on the zero line are given as `floor`.
+    `calibrated`: where the calibrated length stands: position, order, edge (0: at its start, 1: at its end),
+    text; no row: not known.
     """
     if floor is None:
         scale = alt.Scale(zero=False, nice=True)
@@ -26,7 +32,7 @@ def by_position(*, title: str, floor: float | None) -> Spec:
     base = alt.Chart(alt.NamedData(STRATA)).encode(
         x=alt.X(
             "position:O",
-            sort=alt.EncodingSortField("order"),
+            sort=_BY_ORDER,
             title="position, from",
             axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="parity", labelSeparation=6),
             scale=alt.Scale(paddingInner=0.25),
@@ -56,5 +62,23 @@ def by_position(*, title: str, floor: float | None) -> Spec:
     )
     points = points.properties(name="points")
     if floor is None:
-        return layered(lines, points)
-    return layered(intervals.transform_filter("isValid(datum.shown_low)"), lines, points)
+        return layered(*_calibrated(), lines, points)
+    return layered(*_calibrated(), intervals.transform_filter("isValid(datum.shown_low)"), lines, points)
+
+
+_EDGES: Final[tuple[tuple[int, Literal["top", "bottom"], int], ...]] = ((0, "top", 3), (1, "bottom", -3))
+_BY_ORDER: Final = alt.EncodingSortField("order", op="min")
+
+
+def _calibrated() -> Iterator[alt.Chart]:
+    base = alt.Chart(alt.NamedData(CALIBRATED))
+    for edge, baseline, offset in _EDGES:
+        x = alt.X("position:O", sort=_BY_ORDER, bandPosition=edge)
+        at_edge = base.transform_filter(f"datum.edge == {edge}")
+        yield at_edge.mark_rule(style="guide", strokeWidth=1.5, strokeDash=[2, 2]).encode(
+            x=x, description="text:N"
+        )
+        # Upright along the rule, inside the axis: the points of one octave at most lie behind it.
+        yield at_edge.mark_text(
+            angle=270, align="center", baseline=baseline, dy=offset, fontSize=11, aria=False
+        ).encode(x=x, y=alt.value(alt.expr("height / 2")), text="text:N")

@@ -5,7 +5,7 @@ const charts = {
   "position-range": { spec: () => "position:vectors_out_of_range", rows: () => rowsOf.byPosition("vectors_out_of_range", page.floors.position), height: 190 },
   "position-clipped": { spec: () => "position:vectors_clipped", rows: () => rowsOf.byPosition("vectors_clipped", page.floors.position), height: 190 },
   "position-sqnr": { spec: () => "position:sqnr_db", rows: () => rowsOf.byPosition("sqnr_db", null), height: 190 },
-  "range-curve": { spec: () => "rangeCurve", rows: () => rowsOf.rangeCurve(), height: 280 },
+  "clip-flush": { spec: () => "clipFlush", rows: () => rowsOf.clipFlush(), height: 280 },
   "before-after": { spec: () => `beforeAfter:${state.measure}`, rows: () => rowsOf.beforeAfter(), height: 340 },
   "scales-k": { spec: () => "scales", rows: () => rowsOf.scales(0), height: 170 },
   "scales-v": { spec: () => "scales", rows: () => rowsOf.scales(1), height: 170 },

@@ -56,7 +56,7 @@ const rowsOf = {
         });
       });
     }
-    return { strata };
+    return { strata, calibrated: page.candidates[state.candidate].calibrated };
   },
 
   bands(workload) {
@@ -88,36 +88,39 @@ const rowsOf = {
     return { bands, covered: covered > 0 ? [{ amax: covered }] : [], extent: [bandExtent(head, tensor, covered)] };
   },
 
-  rangeCurve() {
+  clipFlush() {
     const { head, tensor } = focus();
-    const floor = page.floors.curve;
-    const widest = at(data.curve.amax, tensor, head);
-    const steps = data.curve.share.shape[2];
+    const floor = page.floors.sweep;
+    const amax = at(data.sweep.amax, tensor, head);
     const curve = [];
-    for (let step = 0; step < steps && widest > 0; step++) {
-      const share = at(data.curve.share, tensor, head, step);
-      const amax = widest * 2 ** (-step / 4);
-      curve.push({ amax, value: Math.max(share, floor), tensor: TENSORS[tensor], text: percent(share) });
+    for (const [name, measure] of Object.entries(SWEPT)) {
+      page.multiples.forEach((multiple, step) => {
+        const share = at(data.sweep[name], tensor, head, step);
+        if (Number.isNaN(share)) return;
+        curve.push({ multiple, measure, value: Math.max(share, floor), tensor: TENSORS[tensor] });
+      });
     }
     const marks = [];
     const few = page.candidates.length <= 8;
     page.candidates.forEach((candidate, c) => {
-      const amax = at(data.scales.covered_amax, c, tensor, head);
-      if (!(amax > 0)) return;
-      const shares = { "values clipped": "clipped_frac", "values flushed to 0": "flushed_frac" };
-      for (const [measure, name] of Object.entries(shares)) {
-        const value = at(data.byHead[name], c, tensor, head);
+      const covered = at(data.scales.covered_amax, c, tensor, head);
+      if (!(covered > 0 && amax > 0)) return;
+      const multiple = covered / amax;
+      for (const [name, measure] of Object.entries(SWEPT)) {
+        const value = sweptAt(name, c, tensor, head);
+        if (Number.isNaN(value)) continue;
         marks.push({
           candidate: candidate.label,
           is_current: c === state.candidate,
-          amax,
+          multiple,
           measure,
           name_at: name === "clipped_frac" && (few || c === state.candidate) ? 0.6 * 4 ** -(few ? c : 0) : null,
           value: Math.max(value, floor),
-          text: `${candidate.label} covers ${magnitude(amax)}: ${measure} ${percent(value)}`,
+          text: `${candidate.label}, ${magnitude(multiple)} times the scale that just covers: ${measure} ${percent(value)}`,
           tip: [
             ["candidate", candidate.label],
-            ["covers", magnitude(amax)],
+            ["times the scale that just covers", magnitude(multiple)],
+            ["covers", magnitude(covered)],
             [measure, percent(value)],
           ],
         });
@@ -175,6 +178,19 @@ const rowsOf = {
     return { layers };
   },
 };
+
+// The shares of a sweep, by the names of the chart's measures.
+const SWEPT = {
+  clipped_frac: "values clipped",
+  flushed_frac: "values flushed to 0",
+  relative_error: "squared error / signal",
+};
+
+// What was measured at a candidate's own scales.
+function sweptAt(name, candidate, tensor, head) {
+  if (name !== "relative_error") return at(data.byHead[name], candidate, tensor, head);
+  return 10 ** (-at(data.byHead.sqnr_db, candidate, tensor, head) / 10);
+}
 
 function headTip(head, tensor) {
   const values = (name) => measured(name, state.candidate, tensor, head);

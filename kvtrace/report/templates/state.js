@@ -18,7 +18,7 @@ const state = {
 
 // The heat maps need the first, every chart the others too: a large report draws its maps before it unpacks all.
 const FIRST = ["byHead", "byWorkload", "requests", "scales"];
-const OTHERS = ["byPosition", "bands", "curve"];
+const OTHERS = ["byPosition", "bands", "sweep"];
 
 let others = null;
 const loadOthers = () => (others ??= loadNumbers(OTHERS));

@@ -1,0 +1,153 @@
+"""What an audit of each candidate's artifact finds, over the counts that the replay has anyway."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from kvtrace.errors import InvalidCandidateError
+from kvtrace.numerics.limits import magnitude_of_codes
+from kvtrace.runs.schema import FINDINGS
+from kvtrace.scales.audit import MEASURED_BY_A_RUN, RULES, audit
+from kvtrace.scales.audit.observed import Observed, observe, per_unit
+from kvtrace.scales.audit.report import audit_context, unit_of
+from kvtrace.scales.magnitudes import Group, Magnitudes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from kvtrace.evaluation.bind import BoundCandidate
+    from kvtrace.profile.counts import TensorProfile
+    from kvtrace.profile.store import StoredProfile
+    from kvtrace.runs.write import RunWriter
+    from kvtrace.scales.audit.finding import Finding
+    from kvtrace.trace.format import StoredDtype
+    from kvtrace.trace.reader import Trace
+
+_AUDITED_FORMATS = ("e4m3fn", None)
+"""The rules that look at values assume e4m3fn's range."""
+
+
+def write_findings(
+    run: RunWriter,
+    source: str,
+    trace: Trace,
+    bound: Sequence[BoundCandidate],
+    profile: StoredProfile | None,
+) -> None:
+    """Write what the artifacts' audits find on one trace. profile: of the trace; None: its tensors are read.
+
+    An artifact whose candidate is invalid is audited too: the findings say what is wrong with it.
+    """
+    observed: Observed | None = None
+    for one in bound:
+        artifact = one.candidate.artifact
+        if artifact is None:
+            continue
+        if one.candidate.format in _AUDITED_FORMATS and observed is None:
+            observed = observe(trace, "attn_head") if profile is None else _from_profile(trace, profile)
+        _write(run, source, one.candidate.name, _findings(trace, one, observed))
+
+
+def _findings(trace: Trace, one: BoundCandidate, observed: Observed | None) -> list[Finding]:
+    candidate = one.candidate
+    assert candidate.artifact is not None, "the caller skips candidates without an artifact"
+    setup = candidate.setup
+    if observed is not None:
+        observed = observed.of_granularity(unit_of(candidate.artifact), setup.engine if setup else None)
+    try:
+        context = audit_context(
+            candidate.artifact,
+            trace,
+            engine=candidate.engine,
+            backend=setup.backend if setup else None,
+            tp=setup.tp if setup else None,
+            observed=observed if candidate.format in _AUDITED_FORMATS else None,
+        )
+    except InvalidCandidateError:
+        return []  # heads that do not split over the ranks: the candidate's reason says so
+    return audit(context, tuple(rule for rule in RULES if rule not in MEASURED_BY_A_RUN))
+
+
+def _write(run: RunWriter, source: str, candidate: str, findings: Sequence[Finding]) -> None:
+    if not findings:
+        return
+    run.write(
+        FINDINGS,
+        {
+            "source": [source] * len(findings),
+            "candidate": [candidate] * len(findings),
+            "ordinal": list(range(len(findings))),
+            "id": [finding.id for finding in findings],
+            "severity": [finding.severity for finding in findings],
+            "message": [finding.message for finding in findings],
+            "action": [finding.action for finding in findings],
+            "layers": [",".join(map(str, finding.layers)) or None for finding in findings],
+            "evidence": [
+                json.dumps(finding.model_dump(mode="json")["evidence"], ensure_ascii=False)
+                for finding in findings
+            ],
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _ProfiledTrace(Observed):
+    """The same over a profile: nothing of the tensors is read."""
+
+    profile: StoredProfile | None = None
+
+    def units_beyond(self, length: int) -> dict[Group, Magnitudes]:
+        """Return the largest magnitude of each unit at positions from `length` on; its counts are not known.
+
+        A profile counts by octave; the vectors' maxima are per token.
+        """
+        assert self.profile is not None, "set by _from_profile"
+        is_beyond = self.trace.tokens.position >= length
+        if not is_beyond.any():
+            return {}
+        found = {group: largest for t in self.profile.tensors() for group, largest in _largest(t, is_beyond)}
+        return per_unit(found, self.granularity)
+
+
+def _from_profile(trace: Trace, profile: StoredProfile) -> Observed:
+    groups = {group: counts for tensor in profile.tensors() for group, counts in _magnitudes(tensor)}
+    return _ProfiledTrace(trace, "attn_head", "vllm-cuda", groups, profile=profile)
+
+
+def _magnitudes(tensor: TensorProfile) -> Iterator[tuple[Group, Magnitudes]]:
+    """Yield the counts of every head of one layer, K or V, over all cells."""
+    record, num_cells = tensor.record, tensor.num_cells
+    for axis, head in enumerate(record.kv_heads):
+        begin, end = tensor.start[axis * num_cells], tensor.start[(axis + 1) * num_cells]
+        counts = np.bincount(tensor.code[begin:end], weights=tensor.count[begin:end])
+        codes = np.flatnonzero(counts)
+        values = _values(codes, record.dtype)
+        finite = np.isfinite(values)
+        yield (
+            (record.layer, head, record.tensor),
+            Magnitudes(
+                values[finite],
+                counts[codes][finite].astype(np.int64),
+                int(counts[codes][~finite].sum()),
+            ),
+        )
+
+
+def _largest(tensor: TensorProfile, chosen: NDArray[np.bool_]) -> Iterator[tuple[Group, Magnitudes]]:
+    codes = tensor.absmax_code[chosen].max(axis=0)
+    for axis, head in enumerate(tensor.record.kv_heads):
+        if codes[axis] >= 0:
+            values = _values(codes[axis : axis + 1].astype(np.int64), tensor.record.dtype)
+            yield (tensor.record.layer, head, tensor.record.tensor), Magnitudes(values, np.ones(1, np.int64))
+
+
+def _values(codes: NDArray[np.int64], dtype: StoredDtype) -> NDArray[np.float64]:
+    magnitudes = magnitude_of_codes(torch.from_numpy(codes), dtype)
+    return np.asarray(magnitudes.double().numpy())

@@ -1,0 +1,154 @@
+"""A real incident: FP8 scales too small, or never loaded, in a real vLLM; quality measured, cause named, mended."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import json
+import statistics
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
+from vllm_prompts import HAYSTACK, labelled
+
+from kvtrace.scales import load_artifact
+from kvtrace.scales.save import SCALES_FILE, save_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.vllm_full
+
+KVTRACE = Path(__file__).parents[2] / ".venv/bin/kvtrace"
+ENGINE = {"max_model_len": 1024, "max_num_seqs": 4, "seed": 0, "enforce_eager": True}
+NUM_LAYERS = 30
+TOO_SMALL = 8
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield (workload, text): code in pieces of some 700 tokens, and the same sentences over and over."""
+    for module in (argparse, difflib):
+        source = inspect.getsource(module)
+        for start in range(0, 12_000, 2_400):
+            yield "code", source[start : start + 2_400]
+    for number in range(4):
+        yield "retrieval", HAYSTACK * (20 + 2 * number) + f"The secret number is {4711 + number}."
+
+
+REQUESTS = [
+    labelled(text, workload, f"{workload}-{number}", max_tokens=2) | {"cache_salt": str(number)}
+    for number, (workload, text) in enumerate(texts())
+]
+for one in REQUESTS:
+    one["sampling"]["prompt_logprobs"] = 0
+
+
+class Served:
+    """One engine's run of all requests: the prompts' NLL, and the trace."""
+
+    def __init__(self, folder: Path, checkpoint: Path) -> None:
+        engine: dict[str, Any] = {
+            **ENGINE,
+            "kv_transfer_config": connector(folder / "traces", position_stride=4),
+        }
+        finished = run_offline(folder, checkpoint, engine, [REQUESTS], **ONE_PROCESS)
+        assert finished.returncode == 0, finished.stderr[-3000:]
+        (answers,) = json.loads((folder / "out.json").read_text())["rounds"]
+        self.nll = statistics.mean(answer["prompt_nll"] for answer in answers)
+        self.trace = only_trace(folder / "traces").path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("incident")
+
+
+@pytest.fixture(scope="module")
+def good_checkpoint(folder: Path, model: Path) -> Path:
+    """Calibrated on the BF16 engine's own traffic."""
+    bf16 = Served(folder / "bf16", model)
+    print(f"prompt NLL, bf16 cache: {bf16.nll:.3f}")
+    return calibrated(bf16.trace, folder / "good", model)
+
+
+@pytest.fixture(scope="module")
+def good(folder: Path, good_checkpoint: Path) -> Served:
+    return Served(folder / "good-run", good_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def bad_checkpoint(folder: Path, model: Path, good_checkpoint: Path) -> Path:
+    artifact = load_artifact(good_checkpoint)
+    small = {key: [value / TOO_SMALL for value in values] for key, values in values_of(artifact).items()}
+    save_checkpoint(folder / "bad", model, small)
+    return folder / "bad"
+
+
+@pytest.fixture(scope="module")
+def bad(folder: Path, bad_checkpoint: Path) -> Served:
+    return Served(folder / "bad-run", bad_checkpoint)
+
+
+def values_of(artifact: Any) -> dict[tuple[int, str], list[float]]:
+    return {
+        (layer, tensor): [scale.value for scale in artifact.stored(layer, tensor)]
+        for layer in range(NUM_LAYERS)
+        for tensor in ("k", "v")
+    }
+
+
+def kvtrace(*arguments: object) -> str:
+    finished = subprocess.run(
+        [KVTRACE, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def calibrated(trace: Path, out: Path, model: Path) -> Path:
+    kvtrace("calibrate", trace, "--granularity", "tensor", "--headroom", 2, "--checkpoint", model, "-o", out)
+    return out
+
+
+def test_scales_8_times_too_small_ruin_the_prompts_likelihood(good: Served, bad: Served) -> None:
+    print(f"prompt NLL, calibrated scales: {good.nll:.3f}; scales / {TOO_SMALL}: {bad.nll:.3f}")
+    assert bad.nll > good.nll + 1
+
+
+def test_the_report_on_the_incidents_trace_names_clipping_the_worst_layers_and_the_fix(bad: Served) -> None:
+    report = json.loads(kvtrace("report", bad.trace, "--json"))
+    verdict, first = report["verdict"], report["findings"][0]
+    assert verdict["status"] == "fault"
+    assert first["id"] in {"k-clips", "v-clips"}
+    assert first["candidate"] == "effective"
+    assert first["heads"]
+    assert "kvtrace calibrate" in first["action"]
+    assert {finding["id"] for finding in report["findings"]} >= {"k-clips", "v-clips"}
+
+
+def test_scales_calibrated_on_the_incidents_trace_bring_the_likelihood_back(
+    folder: Path, model: Path, good: Served, bad: Served
+) -> None:
+    mended = Served(folder / "mended-run", calibrated(bad.trace, folder / "mended", model))
+    print(f"prompt NLL, recalibrated on the incident's trace: {mended.nll:.3f}")
+    assert mended.nll == pytest.approx(good.nll, rel=0.02)
+
+
+def test_scales_that_the_engine_never_loads_are_the_first_thing_said(
+    folder: Path, good_checkpoint: Path, model: Path
+) -> None:
+    renamed = folder / "renamed"
+    save_checkpoint(renamed, model, values_of(load_artifact(good_checkpoint)))
+    for name in (SCALES_FILE, "model.safetensors.index.json"):
+        content = (renamed / name).read_bytes()
+        (renamed / name).write_bytes(content.replace(b"k_scale", b"k_skale").replace(b"v_scale", b"v_skale"))
+    served = Served(folder / "renamed-run", renamed)
+    text = kvtrace("report", served.trace, "--scales", renamed)
+    report = json.loads(kvtrace("report", served.trace, "--scales", renamed, "--json"))
+    print(text[:1200])
+    assert report["findings"][0]["id"] == "scales-not-loaded"
+    assert "1.0" in text.split("VERDICT")[1][:400]
