@@ -1,4 +1,4 @@
-"""A real incident: FP8 scales too small, or never loaded, in a real vLLM; quality measured, cause named, mended."""
+"""Real incidents in a real vLLM: scales too small, or never loaded. Quality is measured, the cause named."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from kvtrace.scales.save import SCALES_FILE, save_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvtrace.scales import ScaleArtifact
+
 pytestmark = pytest.mark.vllm_full
 
 KVTRACE = Path(__file__).parents[2] / ".venv/bin/kvtrace"
 ENGINE = {"max_model_len": 1024, "max_num_seqs": 4, "seed": 0, "enforce_eager": True}
-NUM_LAYERS = 30
 TOO_SMALL = 8
 
 
@@ -93,12 +94,8 @@ def bad(folder: Path, bad_checkpoint: Path) -> Served:
     return Served(folder / "bad-run", bad_checkpoint)
 
 
-def values_of(artifact: Any) -> dict[tuple[int, str], list[float]]:
-    return {
-        (layer, tensor): [scale.value for scale in artifact.stored(layer, tensor)]
-        for layer in range(NUM_LAYERS)
-        for tensor in ("k", "v")
-    }
+def values_of(artifact: ScaleArtifact) -> dict[tuple[int, str], list[float]]:
+    return {(scale.layer, scale.tensor): list(scale.values) for scale in artifact.scales}
 
 
 def kvtrace(*arguments: object) -> str:
