@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from kvtrace.errors import ArtifactError
 from kvtrace.scales import load_artifact
+from kvtrace.scales.save import save_scales
 
 INDEX = "model.safetensors.index.json"
 ARTIFACTS = Path(__file__).parent / "artifacts"
@@ -242,3 +243,20 @@ def test_a_path_that_is_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "scales.pkl").write_bytes(b"")
     with pytest.raises(ArtifactError, match="pickled files are never opened"):
         load_artifact(tmp_path / "scales.pkl")
+
+
+def test_scales_in_a_file_that_the_index_does_not_name_are_reported_and_not_used(tmp_path: Path) -> None:
+    save_scales(tmp_path / "a", {(0, "k"): [0.5], (0, "v"): [0.25]})
+    (tmp_path / "a" / "model.safetensors").write_bytes(
+        (8).to_bytes(8, "little") + b"{}      "  # the weights' file, with no tensor
+    )
+    (tmp_path / "a" / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"model.norm.weight": "model.safetensors"}})
+    )
+    artifact = load_artifact(tmp_path / "a")
+    assert artifact.scales == ()
+    assert [unmatched.name for unmatched in artifact.unmatched] == [
+        "model.layers.0.self_attn.k_scale",
+        "model.layers.0.self_attn.v_scale",
+    ]
+    assert "index does not name its file" in artifact.unmatched[0].reason

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvtrace.errors import ArtifactError
-from kvtrace.scales.artifact import ScaleArtifact
+from kvtrace.scales.artifact import ScaleArtifact, UnmatchedName
 from kvtrace.scales.formats import FORMATS
-from kvtrace.scales.source import open_source
+from kvtrace.scales.names import resembles_kv_scale
+from kvtrace.scales.source import Source, open_source
 
 
 def load_artifact(path: Path | str, artifact_format: str | None = None) -> ScaleArtifact:
@@ -30,9 +31,19 @@ def load_artifact(path: Path | str, artifact_format: str | None = None) -> Scale
         format=form.name,
         granularity=reading.granularity,
         scales=reading.scales,
-        unmatched=reading.unmatched,
+        unmatched=(*reading.unmatched, *_outside_the_index(source)),
         scheme=reading.scheme,
         model=source.model,
         num_ranks=reading.num_ranks,
         manifest=source.manifest,
+    )
+
+
+def _outside_the_index(source: Source) -> tuple[UnmatchedName, ...]:
+    """Return the scales in files that the checkpoint's index does not name."""
+    reason = "the checkpoint's index does not name its file, so the engine does not open it"
+    return tuple(
+        UnmatchedName(ref.name, source.relative(ref.path), reason)
+        for ref in source.unlisted
+        if resembles_kv_scale(ref.name)
     )

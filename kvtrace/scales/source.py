@@ -26,6 +26,8 @@ class Source:
     """The directory that file names are relative to."""
     tensors: tuple[TensorRef, ...] = ()
     """In file order; the same name may occur in several files."""
+    unlisted: tuple[TensorRef, ...] = ()
+    """Tensors of files that lie beside an index which does not name them: vLLM 0.32 does not open these."""
     config: dict[str, Any] | None = None
     """`config.json`."""
     hf_quant_config: dict[str, Any] | None = None
@@ -95,10 +97,12 @@ def open_source(path: Path) -> Source:
 
 
 def _open_directory(root: Path, files: list[Path], *, path: Path | None = None) -> Source:
+    unlisted = sorted(set(root.glob("*.safetensors")) - set(files)) if path is None else []
     return Source(
         path=path or root,
         root=root,
         tensors=tuple(ref for file in files for ref in read_header(file).values()),
+        unlisted=tuple(ref for file in unlisted for ref in read_header(file).values()),
         config=_read_optional(root / "config.json"),
         hf_quant_config=_read_optional(root / "hf_quant_config.json"),
         manifest=_read_optional(root / MANIFEST_FILE),

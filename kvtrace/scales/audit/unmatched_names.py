@@ -28,10 +28,14 @@ def check(context: AuditContext) -> Iterator[Finding]:
         id="unmatched-names",
         severity="error" if orphaned else "warning",
         message=f"{len(names)} names look like KV-cache scales and are dropped silently by the engine, such "
-        "as "
-        f"{plain(names[0], 100)}",
-        action="Rename them to `…self_attn.k_scale` and `…self_attn.v_scale`, or export again with a "
-        "current tool.",
+        f"as {plain(names[0], 100)}{_why(context)}",
+        action="Rename them to `…self_attn.k_scale` and `…self_attn.v_scale`, list their file in the "
+        "checkpoint's index, or export again with a current tool.",
         layers=tuple(orphaned),
         evidence={"num_names": len(names), "names": [plain(name, 200) for name in names[:50]]},
     )
+
+
+def _why(context: AuditContext) -> str:
+    reasons = {unmatched.reason for unmatched in context.artifact.unmatched}
+    return f" ({plain(reasons.pop(), 120)})" if len(reasons) == 1 else ""
