@@ -97,16 +97,24 @@ def open_source(path: Path) -> Source:
 
 
 def _open_directory(root: Path, files: list[Path], *, path: Path | None = None) -> Source:
-    unlisted = sorted(set(root.glob("*.safetensors")) - set(files)) if path is None else []
+    unlisted = sorted(set(root.glob("*.safetensors")) - set(files)) if path is None else ()
     return Source(
         path=path or root,
         root=root,
         tensors=tuple(ref for file in files for ref in read_header(file).values()),
-        unlisted=tuple(ref for file in unlisted for ref in read_header(file).values()),
+        unlisted=tuple(ref for file in unlisted for ref in _readable_header(file)),
         config=_read_optional(root / "config.json"),
         hf_quant_config=_read_optional(root / "hf_quant_config.json"),
         manifest=_read_optional(root / MANIFEST_FILE),
     )
+
+
+def _readable_header(file: Path) -> list[TensorRef]:
+    """Return a file's tensors; none where it is damaged, since the engine does not open it either."""
+    try:
+        return list(read_header(file).values())
+    except ArtifactError:
+        return []
 
 
 def _lone_document(root: Path) -> dict[str, Any] | None:

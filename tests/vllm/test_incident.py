@@ -140,8 +140,8 @@ def test_scales_calibrated_on_the_incidents_trace_bring_the_likelihood_back(
 def test_scales_that_the_engine_never_loads_are_the_first_thing_said(
     folder: Path, good_checkpoint: Path, model: Path
 ) -> None:
-    """vLLM 0.32 refuses a Llama checkpoint with scale names it does not know, but opens only the files that the
-    index names: where the names were changed there, it serves with 1.0 and says nothing."""
+    """vLLM 0.32 refuses a Llama checkpoint with scale names it does not know, but opens only the files that
+    the index names: where the names were changed there, it serves with 1.0 and says nothing."""
     lost = folder / "lost"
     save_checkpoint(lost, model, values_of(load_artifact(good_checkpoint)))
     index = lost / "model.safetensors.index.json"
