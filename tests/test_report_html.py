@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from kvtrace.report.html import report_html
 from kvtrace.report.html_data import ChartData, chart_data
 from kvtrace.report.html_page import calibrated_rule, short_positions
 from kvtrace.report.plots import _plots
+from kvtrace.runs.manifest import ServingManifest
 from kvtrace.runs.open import open_run
 
 if TYPE_CHECKING:
@@ -208,6 +210,15 @@ def test_an_output_that_exists_is_not_overwritten(run: Run, tmp_path: Path, opti
     assert result.exit_code != 0
     assert "exists" in str(result.exception)
     assert list(existing.iterdir()) == []
+
+
+def test_the_serving_manifest_is_shown_by_its_own_names_and_what_nobody_supplied_is_absent(run: Run) -> None:
+    supplied = ServingManifest(kernel_revision="abc123", skipped_layers=(3,))
+    with_manifest = replace(run, record=run.record.model_copy(update={"manifest": supplied}))
+    page = report_html(build_report(with_manifest), with_manifest)
+    assert ">kernel_revision</th>" in page
+    assert ">abc123<" in page
+    assert ">gpu_inventory</th>" not in page
 
 
 def test_the_maps_of_k_and_v_in_a_plot_hold_different_numbers(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def report_html(report: Report, run: Run) -> str:
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("report.html.j2").render(
-        **sections(report, data, page),
+        **sections(report, data, page, run.record.manifest),
         page=page,
         page_json=Markup(_json(page)),  # noqa: S704 -- every < is an escape in it
         css=Markup(css),  # noqa: S704 -- our own files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
     from kvtrace.report.html_data import ChartData
     from kvtrace.report.sections import CandidateSummary, Report
+    from kvtrace.runs.manifest import ServingManifest
 
 _NAME: Final = 200
 _WHOLE: Final = 20_000
 
 
-def sections(report: Report, data: ChartData, page: dict[str, Any]) -> dict[str, Any]:
+def sections(
+    report: Report, data: ChartData, page: dict[str, Any], serving: ServingManifest
+) -> dict[str, Any]:
     """Return what the template shows as text and tables; every name is plain text."""
     tokens = sum(one.num_prefill_tokens + one.num_decode_tokens for one in report.captured)
     requests = sum(one.num_captured_requests for one in report.captured)
@@ -42,7 +46,7 @@ def sections(report: Report, data: ChartData, page: dict[str, Any]) -> dict[str,
         "sampling": " ".join(_sampling(report)),
         "coverage": list(_coverage(data, page["workloads"])),
         "captured": [_captured(one) for one in report.captured],
-        "manifest": list(_manifest(report)),
+        "manifest": [*_manifest(report), *_serving(serving)],
         "not_visible": ", ".join(report.not_visible),
         "version": report.kvtrace_version,
     }
@@ -187,3 +191,9 @@ def _manifest(report: Report) -> Iterator[tuple[str, str]]:
     for workload in sorted({one.workload for one in report.captured}):
         if len(workload) > _NAME:
             yield "workload, whole label", plain(workload, _WHOLE)
+
+
+def _serving(manifest: ServingManifest) -> Iterator[tuple[str, str]]:
+    """Yield the serving manifest by its own names; what nobody supplied is absent."""
+    for name, value in json.loads(manifest.model_dump_json()).items():
+        yield name, plain(value if isinstance(value, str) else json.dumps(value), _WHOLE)
