@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents test-browser check vllm-env test-vllm test-vllm-full bench gpu-check sample clean
+.PHONY: setup demo picture test incidents test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -14,10 +14,11 @@ setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint .ci/constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint .ci/constraints.txt --editable '.[analysis,report,dev]'
+	$(BIN)/python -m kvtrace.profile.warm_up
 	touch $@
 
 test: setup  ## all tests that need neither a GPU nor vLLM
-	$(BIN)/python -m pytest -m 'not vllm and not vllm_full and not gpu and not browser'
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not vllm and not vllm_full and not gpu and not browser'
 
 test-browser: setup  ## the HTML report in Debian's chromium; its screenshots are left in build/browser
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core)
@@ -28,8 +29,8 @@ check: setup  ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them
-	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED))
+incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them, HARDEST=1: the faintest
+	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED)) $(if $(HARDEST),--hardest)
 
 VLLM_PYTHON := .venv-vllm/bin/python
 MODEL := .cache/smollm2-135m
@@ -47,6 +48,9 @@ test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), at m
 
 test-vllm-full: setup vllm-env  ## the same and the long ones
 	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm or vllm_full' tests/vllm
+
+test-vllm-versions: vllm-env  ## a short capture on the CPU build of each vLLM from 0.28 on; VERSIONS=… FORCE=1
+	$(VLLM_PYTHON) tests/vllm/versions/run_versions.py $(MODEL) $(VERSIONS) $(if $(FORCE),--force)
 
 SAMPLE := samples/smollm2-135m.kvtrace
 

@@ -256,7 +256,7 @@ def test_the_manifest_says_how_on_what_and_how_well(tmp_path: Path) -> None:
         (rows, tensor) for rows in ("calibration", "held_out") for tensor in "kv"
     }
     assert all(e.num_clipped == 0 for e in manifest.evaluation if e.rows == "calibration")
-    assert set(manifest.libraries) == {"python", "numpy", "torch"}
+    assert set(manifest.libraries) == {"python", "numpy", "numba"}
 
 
 def test_written_scales_resolve_without_a_note_and_keep_the_models_configuration(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from gfloat.formats import format_info_ocp_e4m3, format_info_ocp_e5m2
 
 from kvtrace.errors import InputError
 from kvtrace.numerics import ENGINES, FORMATS, dequantize, quantize, round_trip
-from kvtrace.numerics.limits import MAX_FINITE_CODE, max_in_range_code, max_unclipped_code
+from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of
+from kvtrace.numerics.compiled import LANES, cache_write, fill_errors
+from kvtrace.numerics.limits import max_flushed_code, max_in_range_code, max_unclipped_code
 
 ALL_BITS = np.arange(65_536, dtype=np.uint16)
 DTYPES = ("bfloat16", "float16")
@@ -91,25 +93,42 @@ def test_out_of_range_clipped_and_flushed_equal_the_oracle(engine: str, fmt: str
 
 @pytest.mark.parametrize(("engine", "fmt"), PAIRS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_limits_are_the_last_magnitudes_that_are_in_range_and_unclipped(
+def test_limits_are_the_last_magnitudes_in_range_unclipped_and_flushed(
     engine: str, fmt: str, dtype: str
 ) -> None:
     codes = np.arange(MAX_FINITE_CODE[dtype] + 1, dtype=np.uint16)
-    x32, scales = values_of_bits(codes, dtype), torch.tensor(SCALES)
-    in_range = max_in_range_code(scales, dtype, engine=engine, format=fmt).tolist()  # type: ignore[arg-type]
-    unclipped = max_unclipped_code(scales, dtype, engine=engine, format=fmt).tolist()  # type: ignore[arg-type]
+    x32 = values_of_bits(codes, dtype)
+    in_range, unclipped, flushed = (
+        limit(np.array(SCALES), dtype, engine=engine, format=fmt)
+        for limit in (max_in_range_code, max_unclipped_code, max_flushed_code)
+    )
     for i, scale in enumerate(SCALES):
         expected = outcome(x32, scale, engine, fmt, dtype)
         assert in_range[i] == np.flatnonzero(~expected.out_of_range)[-1]
         assert unclipped[i] == np.flatnonzero(~expected.clipped)[-1]
+        assert flushed[i] == np.flatnonzero(expected.flushed).max(initial=0)
+
+
+@pytest.mark.parametrize(("engine", "fmt"), PAIRS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_compiled_cache_write_errs_on_every_finite_magnitude_as_the_oracle_does(
+    engine: str, fmt: str, dtype: str
+) -> None:
+    codes = np.arange(MAX_FINITE_CODE[dtype] + 1, dtype=np.uint16)
+    x32 = values_of_bits(codes, dtype)
+    np.testing.assert_array_equal(magnitudes_of(codes, dtype), x32)
+    errors = np.empty((len(codes), LANES))
+    fill_errors(x32, np.resize(SCALES, LANES), cache_write(engine, fmt, dtype), errors)
+    for scale, found in zip(SCALES, errors.T, strict=False):
+        restored = outcome(x32, scale, engine, fmt, dtype).restored
+        np.testing.assert_array_equal(found, (x32.astype(np.float64) - restored) ** 2)
 
 
 def test_limits_of_float32_are_exact_at_the_boundary() -> None:
-    scale = torch.tensor([0.1, 1.0, 3.7])
-    code = max_in_range_code(scale, "float32", engine="vllm-cuda", format="e4m3fn")
-    last = code.view(torch.float32).numpy()
-    assert (last / scale.numpy() <= 448).all()
-    assert (np.nextafter(last, np.float32(np.inf)) / scale.numpy() > 448).all()
+    scale = np.array([0.1, 1.0, 3.7], np.float32)
+    last = max_in_range_code(scale, "float32", engine="vllm-cuda", format="e4m3fn").view(np.float32)
+    assert (last / scale <= 448).all()
+    assert (np.nextafter(last, np.float32(np.inf)) / scale > 448).all()
 
 
 @pytest.mark.parametrize("engine", ["vllm-cuda", "sglang"])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvtrace.errors import IntegrityError, ReplayMismatchError
-from kvtrace.evaluation import EngineSetup, evaluate, from_scales, replay
+from kvtrace.evaluation import EngineSetup, from_scales, replay
+from kvtrace.evaluation import gpu_kernel as evaluation_gpu_kernel
 from kvtrace.evaluation.apply import apply_candidate
 from kvtrace.evaluation.direct import replay_directly
+from kvtrace.evaluation.evaluate import evaluate_tensor
 from kvtrace.evaluation.profiled import replay_profile, vectors_of
+from kvtrace.evaluation.scale_batch import scales_of_tensor
 from kvtrace.evaluation.verify import check_equal
+from kvtrace.numerics import ENGINES, counted
 from kvtrace.profile import cpu_kernel, gpu_kernel
 from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.counts import PartialCounts, add_counts
@@ -40,7 +45,8 @@ if TYPE_CHECKING:
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.trace.reader import Trace
 
-CPU = torch.device("cpu")
+CPU = "cpu"
+PAIRS = [(name, fmt) for name, engine in ENGINES.items() for fmt in engine.formats]
 ROWS, HEADS, HEAD_DIM = 60, 3, 8
 REQUESTS = [
     request(0, prompt_tokens=30, output_tokens=10),
@@ -72,7 +78,7 @@ def profile_of(trace: Trace, **options: Any) -> dict[tuple[int, str], TensorProf
     return {(t.record.layer, t.record.tensor): t for t in tensors}
 
 
-def counted(profile: TensorProfile) -> dict[tuple[int, int], dict[int, int]]:
+def counts_of(profile: TensorProfile) -> dict[tuple[int, int], dict[int, int]]:
     """(head, cell) → code → count."""
     found = {}
     for head in range(len(profile.record.kv_heads)):
@@ -93,7 +99,7 @@ def test_the_counts_are_those_of_a_counter_over_the_values(tmp_path: Path) -> No
     for (layer, tensor), profile in profile_of(trace).items():
         row = np.where(tokens.request == 0, tokens.position, 40 + tokens.position)
         codes = bits(tensors[layer, tensor]) & 0x7FFF
-        for (head, cell), found in counted(profile).items():
+        for (head, cell), found in counts_of(profile).items():
             values = codes[row[cells.of_token == cell], head]
             assert found == Counter(values.flatten().tolist())
 
@@ -147,7 +153,7 @@ def test_the_gpu_kernel_on_a_gpu_equals_the_cpu_kernel() -> None:
     values = bits(random.normal(0, 3, (5000, 8, 128)))
     order = random.permutation(5000)
     cell_start = np.array([0, 10, 10, 3000, 5000])
-    on_gpu = gpu_kernel.count_magnitudes(values, order, cell_start, torch.device("cuda"))
+    on_gpu = gpu_kernel.count_magnitudes(values, order, cell_start, "cuda")
     on_cpu = cpu_kernel.count_magnitudes(values, order, cell_start)
     for a, b in zip(on_gpu, on_cpu, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -423,10 +429,31 @@ def test_heads_and_candidates_worked_on_in_small_parts_give_the_same_sums(
         applied.append((candidate.setup, apply_candidate(candidate, trace)))
     with ready_profile(trace, cells, CPU) as (profile, _):
         together = list(replay_profile(profile, cells, applied, CPU))
-        monkeypatch.setattr(evaluate, "_COUNTERS_AT_ONCE", 1)
-        monkeypatch.setattr(evaluate, "_ERRORS_AT_ONCE", {"cpu": 1})
+        monkeypatch.setattr(counted, "_DENSE_COUNTERS", 1)
         check_equal(replay_profile(profile, cells, applied, CPU), together)
     check_equal(together, replay_directly(trace, cells, applied, CPU))
+
+
+@pytest.mark.parametrize("in_small_parts", [False, True])
+def test_the_gpu_evaluation_gives_the_same_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_small_parts: bool
+) -> None:
+    if in_small_parts:
+        monkeypatch.setattr(evaluation_gpu_kernel, "_COUNTERS_AT_ONCE", 1)
+        monkeypatch.setattr(evaluation_gpu_kernel, "_ERRORS_AT_ONCE", 1)
+    trace = make_trace(tmp_path / "t.kvtrace")
+    cells = find_cells(trace)
+    applied = []
+    for i, (engine, fmt) in enumerate(PAIRS):
+        scales = {key: 0.001 * (1 + i) * (1 + key[1]) for key in apply_keys(trace)}
+        candidate = from_scales(str(i), scales, EngineSetup(engine, fmt))
+        applied.append((candidate.setup, apply_candidate(candidate, trace)))
+    with ready_profile(trace, cells, CPU) as (profile, _):
+        for tensor in profile.tensors():
+            own = scales_of_tensor(applied, tensor.record)
+            on_cpu = evaluate_tensor(tensor, cells, own, len(applied), CPU)
+            errors = evaluation_gpu_kernel.error_sums(tensor, own, len(applied), CPU)
+            check_equal([replace(on_cpu, errors=errors)], [on_cpu])
 
 
 def test_verify_fails_where_the_profile_is_wrong(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from kvtrace.errors import InvalidCandidateError
-from kvtrace.numerics.limits import magnitude_of_codes
+from kvtrace.numerics.captured import magnitudes_of
 from kvtrace.runs.schema import FINDINGS
 from kvtrace.scales.audit import MEASURED_BY_A_RUN, RULES, audit
 from kvtrace.scales.audit.observed import Observed, observe, per_unit
@@ -68,6 +67,7 @@ def _findings(trace: Trace, one: BoundCandidate, observed: Observed | None) -> l
             engine=candidate.engine,
             backend=setup.backend if setup else None,
             tp=setup.tp if setup else None,
+            weights=candidate.weights,
             observed=observed if candidate.format in _AUDITED_FORMATS else None,
         )
     except InvalidCandidateError:
@@ -149,5 +149,4 @@ def _largest(tensor: TensorProfile, chosen: NDArray[np.bool_]) -> Iterator[tuple
 
 
 def _values(codes: NDArray[np.int64], dtype: StoredDtype) -> NDArray[np.float64]:
-    magnitudes = magnitude_of_codes(torch.from_numpy(codes), dtype)
-    return np.asarray(magnitudes.double().numpy())
+    return magnitudes_of(codes, dtype).astype(np.float64)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from kvtrace.numerics.online import OnlinePolicy
     from kvtrace.scales import ScaleArtifact
+    from kvtrace.scales.audit.weights import WeightsComparison
     from kvtrace.trace.reader import Trace
 
 Kind = Literal["bf16", "effective", "unit", "artifact", "online"]
@@ -55,6 +56,8 @@ class Candidate:
     """Given directly instead of an artifact."""
     policy: OnlinePolicy | None = None
     """Scales chosen per token and head while serving; it has no scales of its own."""
+    weights: WeightsComparison | None = None
+    """The artifact's checkpoint against another, for the audit; None: not asked."""
 
     @property
     def engine(self) -> str | None:

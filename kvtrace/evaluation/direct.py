@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from kvtrace.evaluation.reading import as_tensor, read_blocks
+from kvtrace.evaluation.reading import read_blocks
 from kvtrace.evaluation.sums import ErrorSums, TensorSums, ValueSums, Vectors
 from kvtrace.numerics import round_trip
-from kvtrace.numerics.limits import MAX_FINITE_CODE
+from kvtrace.numerics.captured import MAX_FINITE_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ def replay_directly(
     trace: Trace,
     cells: Cells,
     applied: Sequence[Applied],
-    device: torch.device,
+    device: str,
     *,
     on_vectors: Callable[[Vectors], None] | None = None,
     progress: Progress | None = None,
@@ -72,7 +72,7 @@ class _Accumulator:
         tensor: str,
         num_cells: int,
         applied: Sequence[Applied],
-        device: torch.device,
+        device: str,
     ) -> None:
         self._layer, self._tensor, self._applied, self._device = layer, tensor, applied, device
         shape = (num_cells, len(layer.kv_heads))
@@ -89,7 +89,8 @@ class _Accumulator:
             [self._layer.kv_heads.index(head) for head in block.kv_heads], device=self._device
         )
         scales = [self._scale(candidate, block.kv_heads) for _, candidate in self._applied]
-        rows_at_once = max(1, _VALUES_AT_ONCE[self._device.type] // x[0].numel()) if len(x) else 1
+        values_at_once = _VALUES_AT_ONCE[self._device.partition(":")[0]]
+        rows_at_once = max(1, values_at_once // x[0].numel()) if len(x) else 1
         codes, nonfinite = [], []
         for start in range(0, len(x), rows_at_once):
             rows = slice(start, start + rows_at_once)
@@ -152,6 +153,11 @@ class _Accumulator:
             ValueSums(vectors, values, nonfinite, self._signal.cpu().numpy(), self._max_code.cpu().numpy()),
             ErrorSums(out_of_range, clipped, flushed, error, clip_error),
         )
+
+
+def as_tensor(block: Block, device: str) -> Tensor:
+    """Return the block's values in the captured dtype, [num_rows, kv_head, head_dim], on the device."""
+    return torch.from_numpy(block.values).to(device).view(getattr(torch, block.layer.dtype))
 
 
 def magnitude_codes(x: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from kvtrace.evaluation.reading import as_tensor, read_blocks
-from kvtrace.numerics.online import OnlinePolicy, online_round_trip
+from kvtrace.evaluation.direct import as_tensor
+from kvtrace.evaluation.reading import read_blocks
+from kvtrace.numerics.elementwise import online_round_trip
 from kvtrace.trace.format import Record, seal, unseal
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from kvtrace.evaluation.reading import Progress
     from kvtrace.evaluation.sums import TensorSums
+    from kvtrace.numerics.online import OnlinePolicy
     from kvtrace.trace.cells import Cells
     from kvtrace.trace.reader import Trace
 
@@ -60,7 +62,7 @@ def online_sums(
     trace: Trace,
     cells: Cells,
     policy: OnlinePolicy,
-    device: torch.device,
+    device: str,
     progress: Progress | None = None,
 ) -> OnlineSums:
     """Return the policy's sums: those kept in the trace, else made and kept now.
@@ -83,7 +85,7 @@ def online_sums(
 
 
 def _replay(
-    trace: Trace, cells: Cells, policy: OnlinePolicy, device: torch.device, progress: Progress | None
+    trace: Trace, cells: Cells, policy: OnlinePolicy, device: str, progress: Progress | None
 ) -> tuple[TensorOnlineSums, ...]:
     flushed: dict[tuple[int, str], NDArray[Any]] = {}
     errors: dict[tuple[int, str], NDArray[Any]] = {}

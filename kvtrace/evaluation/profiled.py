@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from kvtrace.evaluation.evaluate import evaluate_tensor
-from kvtrace.evaluation.prepared import prepare_scales
+from kvtrace.evaluation.scale_batch import scales_of_tensor
 from kvtrace.evaluation.sums import Vectors
 
 if TYPE_CHECKING:
@@ -32,19 +31,16 @@ def replay_profile(
     profile: StoredProfile,
     cells: Cells,
     applied: Sequence[Applied],
-    device: torch.device,
+    device: str,
     *,
     on_vectors: Callable[[Vectors], None] | None = None,
 ) -> Iterator[TensorSums]:
     """Yield the sums of every layer, K and V, by layer. applied, on_vectors: as in `replay_directly`."""
-    workers = (os.cpu_count() or 1) if device.type == "cpu" else 1
-    batches = prepare_scales(applied, profile.record.tensors, device)
-    with single_threaded_workers(workers if device.type == "cpu" else 1) as pool:
+    workers = (os.cpu_count() or 1) if device == "cpu" else 1
+    with ThreadPoolExecutor(workers, "kvtrace-evaluate") as pool:
         pending: deque[Future[TensorSums]] = deque()
         for tensor in profile.tensors():
-            record = tensor.record
-            own = batches[record.layer, record.tensor]
-            pending.append(pool.submit(evaluate_tensor, tensor, cells, own, len(applied), device))
+            pending.append(pool.submit(_evaluate, tensor, cells, applied, device))
             if on_vectors:
                 for vectors in vectors_of(tensor):
                     on_vectors(vectors)
@@ -52,6 +48,10 @@ def replay_profile(
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+
+
+def _evaluate(tensor: TensorProfile, cells: Cells, applied: Sequence[Applied], device: str) -> TensorSums:
+    return evaluate_tensor(tensor, cells, scales_of_tensor(applied, tensor.record), len(applied), device)
 
 
 def vectors_of(tensor: TensorProfile) -> Iterator[Vectors]:
@@ -68,8 +68,3 @@ def vectors_of(tensor: TensorProfile) -> Iterator[Vectors]:
             tensor.absmax_code[row][:, axes],
             tensor.has_nonfinite[row][:, axes],
         )
-
-
-def single_threaded_workers(count: int) -> ThreadPoolExecutor:
-    """Return a pool whose workers have a layer each: threads in torch's operations would be in the way."""
-    return ThreadPoolExecutor(count, "kvtrace-evaluate", initializer=torch.set_num_threads, initargs=(1,))

@@ -7,15 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import torch
-
 from kvtrace.trace.ownership import HeadOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
-
-    from torch import Tensor
 
     from kvtrace.trace.reader import Block, Trace
 
@@ -48,11 +44,6 @@ def read_blocks(trace: Trace, progress: Progress | None = None) -> Iterator[Bloc
                     progress(done + 1, len(refs))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def as_tensor(block: Block, device: torch.device) -> Tensor:
-    """Return the block's values in the captured dtype, [num_rows, kv_head, head_dim], on the device."""
-    return torch.from_numpy(block.values).to(device).view(getattr(torch, block.layer.dtype))
 
 
 def _take_heads(block: Block, axes: list[int]) -> Block:

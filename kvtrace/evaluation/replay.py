@@ -21,8 +21,6 @@ from kvtrace.runs.write import RunWriter, check_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
-
     from kvtrace.evaluation.bind import BoundCandidate
     from kvtrace.evaluation.candidate import Candidate
     from kvtrace.evaluation.reading import Progress
@@ -41,6 +39,7 @@ def replay(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     manifest: SuppliedManifest | None = None,
     policy: PolicyStamp | None = None,
+    intervals: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
@@ -48,6 +47,7 @@ def replay(
 
     device: cpu, cuda or cuda:N; None: CUDA if there is one. memory_bytes: for unpacked tensors.
     manifest: fields that the traces do not hold. policy: the limits that the run will be held against.
+    intervals: write sums by group of requests too, which intervals of value-level ratios need.
     progress: called with (done, total) while tensors are read.
     A trace with float32 layers is replayed element by element whatever the method; run.json says so. An
     invalid candidate is written with its reason; the others go on. The run appears under its name only when
@@ -64,7 +64,8 @@ def replay(
     with RunWriter(out, force=force) as run:
         write_candidates(run, bound)
         for source, trace in sources.items():
-            one = SourceReplay(run, source, trace, bound, Settings(method, chosen, memory_bytes, progress))
+            settings = Settings(method, chosen, memory_bytes, progress, intervals)
+            one = SourceReplay(run, source, trace, bound, settings)
             used, reread = one.write()
             records.append(_source_record(source, trace, used, tensors_reread=reread))
         return run.finish(_record(records, chosen, complete, policy))
@@ -91,7 +92,7 @@ def _manifest(
 
 def _record(
     sources: Sequence[SourceRecord],
-    device: torch.device,
+    device: str,
     manifest: ServingManifest,
     policy: PolicyStamp | None,
 ) -> RunRecord:
@@ -99,7 +100,7 @@ def _record(
     return RunRecord(
         kvtrace_version=__version__,
         created_at=time.time(),
-        device=str(device),
+        device=device,
         method=methods.pop() if len(methods) == 1 else "mixed",
         versions={name: version(name) for name in ("torch", "numpy", "pyarrow")},
         sources=tuple(sources),

@@ -1,4 +1,4 @@
-"""Replay one trace and write what belongs to it: rows, scales, findings, sweep, vectors, cells."""
+"""Replay one trace and write what belongs to it: every table of a run but the candidates."""
 
 from __future__ import annotations
 
@@ -6,24 +6,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kvtrace.evaluation.audited import write_findings
-from kvtrace.evaluation.direct import replay_directly
-from kvtrace.evaluation.per_token_head import online_sums
+from kvtrace.evaluation.magnitudes import write_magnitudes
 from kvtrace.evaluation.profiled import replay_profile
 from kvtrace.evaluation.sweep import write_sweep
-from kvtrace.evaluation.tables import write_cells, write_requests_and_rows, write_scales, write_vectors
+from kvtrace.evaluation.tables import (
+    write_cells,
+    write_groups,
+    write_requests_and_rows,
+    write_scales,
+    write_vectors,
+)
 from kvtrace.evaluation.verify import check_equal
 from kvtrace.profile.ready import can_be_profiled, ready_profile
-from kvtrace.trace.cells import find_cells
+from kvtrace.trace.cells import find_cells, find_group_cells
+from kvtrace.trace.profile_format import GROUPS_DIRECTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import torch
-
+    from kvtrace.evaluation.apply import AppliedScales
     from kvtrace.evaluation.bind import BoundCandidate
+    from kvtrace.evaluation.candidate import EngineSetup
+    from kvtrace.evaluation.per_token_head import OnlineSums
     from kvtrace.evaluation.reading import Progress
     from kvtrace.evaluation.sums import TensorSums, Vectors
     from kvtrace.runs.write import RunWriter
+    from kvtrace.trace.cells import Cells
     from kvtrace.trace.reader import Trace
 
 Method = Literal["profile", "direct", "verify"]
@@ -35,10 +43,12 @@ class Settings:
     """How to replay."""
 
     method: Method
-    device: torch.device
+    device: str
     memory_bytes: int
     """For unpacked tensors while a profile is made."""
     progress: Progress | None = None
+    intervals: bool = False
+    """Whether to write sums by group of requests too; the first time it reads the tensors once more."""
 
 
 class SourceReplay:
@@ -65,14 +75,16 @@ class SourceReplay:
         """
         write_requests_and_rows(self._run, self._source, self._trace)
         for candidate, scales in self._here:
-            write_scales(self._run, self._source, self._trace, candidate.name, candidate.setup, scales)
-        if self._settings.method == "direct" or not can_be_profiled(self._trace):
-            return self._write_directly()
-        return self._write_from_counts()
+            write_scales(self._run, self._source, self._trace, candidate, scales)
+        is_direct = self._settings.method == "direct" or not can_be_profiled(self._trace)
+        method, were_read = self._write_directly() if is_direct else self._write_from_counts()
+        if self._settings.intervals:
+            were_read |= self._write_groups(is_direct=is_direct)
+        return method, were_read
 
     def _write_directly(self) -> tuple[str, bool]:
         write_findings(self._run, self._source, self._trace, self._bound, None)
-        self._write_cells(self._element_wise(keep_vectors=True))
+        self._write_cells(self._element_wise(self._cells, self._applied, self._write_vectors))
         return "direct", True
 
     def _write_from_counts(self) -> tuple[str, bool]:
@@ -82,22 +94,53 @@ class SourceReplay:
         ) as (profile, was_made_now):
             write_findings(self._run, self._source, trace, self._bound, profile)
             write_sweep(self._run, self._source, profile, [one for one, _ in self._here], settings.device)
+            write_magnitudes(self._run, self._source, profile, cells)
             sums: Iterable[TensorSums] = replay_profile(
                 profile, cells, self._applied, settings.device, on_vectors=self._write_vectors
             )
             if settings.method == "verify":
                 sums = list(sums)
-                check_equal(sums, self._element_wise(keep_vectors=False))
+                check_equal(sums, self._element_wise(cells, self._applied))
             self._write_cells(sums)
         return "profile", was_made_now or settings.method == "verify"
 
-    def _element_wise(self, *, keep_vectors: bool) -> Iterable[TensorSums]:
+    def _write_groups(self, *, is_direct: bool) -> bool:
+        """Write the sums of static scales by group of requests. Returns whether tensors were read."""
+        trace, settings, cells = self._trace, self._settings, find_group_cells(self._trace)
+        # What an online policy does is not in a profile, and is kept by cell alone.
+        static = [number for number, (candidate, _) in enumerate(self._here) if candidate.policy is None]
+        names = [self._here[number][0].name for number in static]
+        applied = [self._applied[number] for number in static]
+        if is_direct:
+            for sums in self._element_wise(cells, applied):
+                write_groups(self._run, self._source, cells, names, sums)
+            return True
+        with ready_profile(
+            trace,
+            cells,
+            settings.device,
+            directory=GROUPS_DIRECTORY,
+            memory_bytes=settings.memory_bytes,
+            progress=settings.progress,
+        ) as (profile, was_made_now):
+            for sums in replay_profile(profile, cells, applied, settings.device):
+                write_groups(self._run, self._source, cells, names, sums)
+        return was_made_now
+
+    def _element_wise(
+        self,
+        cells: Cells,
+        applied: Sequence[tuple[EngineSetup | None, AppliedScales]],
+        on_vectors: Callable[[Vectors], None] | None = None,
+    ) -> Iterable[TensorSums]:
+        from kvtrace.evaluation.direct import replay_directly  # torch: over a ready profile nothing needs it
+
         return replay_directly(
             self._trace,
-            self._cells,
-            self._applied,
+            cells,
+            applied,
             self._settings.device,
-            on_vectors=self._write_vectors if keep_vectors else None,
+            on_vectors=on_vectors,
             progress=self._settings.progress,
         )
 
@@ -106,14 +149,18 @@ class SourceReplay:
 
     def _write_cells(self, all_sums: Iterable[TensorSums]) -> None:
         names = [candidate.name for candidate, _ in self._here]
-        online = {
-            number: online_sums(
-                self._trace, self._cells, candidate.policy, self._settings.device, self._settings.progress
-            )
-            for number, (candidate, _) in enumerate(self._here)
-            if candidate.policy
-        }
+        online = list(self._online())
         for sums in all_sums:
-            for number, own in online.items():
+            for number, own in online:
                 own.fill(sums, number)
             write_cells(self._run, self._source, self._cells, names, sums)
+
+    def _online(self) -> Iterator[tuple[int, OnlineSums]]:
+        policies = [(i, one.policy) for i, (one, _) in enumerate(self._here) if one.policy]
+        if not policies:
+            return
+        from kvtrace.evaluation.per_token_head import online_sums  # torch
+
+        for number, policy in policies:
+            settings = self._settings
+            yield number, online_sums(self._trace, self._cells, policy, settings.device, settings.progress)

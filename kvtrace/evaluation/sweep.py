@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 
 from kvtrace.evaluation.evaluate import evaluate_tensor
-from kvtrace.evaluation.prepared import ScaleBatch
-from kvtrace.evaluation.profiled import single_threaded_workers
+from kvtrace.evaluation.scale_batch import ScaleBatch
+from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of
 from kvtrace.numerics.formats import find_format
-from kvtrace.numerics.limits import (
-    MAX_FINITE_CODE,
-    magnitude_of_codes,
-    max_flushed_code,
-    max_in_range_code,
-    max_unclipped_code,
-)
 from kvtrace.runs.schema import SWEEP
 from kvtrace.trace.cells import Cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
+
+    from numpy.typing import NDArray
 
     from kvtrace.evaluation.candidate import Candidate, EngineSetup
     from kvtrace.evaluation.sums import TensorSums
@@ -42,7 +37,7 @@ def write_sweep(
     source: str,
     profile: StoredProfile,
     candidates: Sequence[Candidate],
-    device: torch.device,
+    device: str,
 ) -> None:
     """Write the sums of every head at scales of 2^k · largest finite |x| / MAX, all cells together.
 
@@ -53,9 +48,9 @@ def write_sweep(
     if not setups:
         return
     setup = setups[0]
-    workers = (os.cpu_count() or 1) if device.type == "cpu" else 1
-    with single_threaded_workers(workers) as pool:
-        pending: deque[Future[tuple[TensorSums, torch.Tensor]]] = deque()
+    workers = (os.cpu_count() or 1) if device == "cpu" else 1
+    with ThreadPoolExecutor(workers, "kvtrace-sweep") as pool:
+        pending: deque[Future[tuple[TensorSums, NDArray[np.float32]]]] = deque()
         for tensor in profile.tensors():
             pending.append(pool.submit(_sums, tensor, setup, device))
             if len(pending) > workers:
@@ -64,41 +59,32 @@ def write_sweep(
             _write(run, source, setup, *pending.popleft().result())
 
 
-def _sums(tensor: TensorProfile, setup: EngineSetup, device: torch.device) -> tuple[TensorSums, torch.Tensor]:
+def _sums(tensor: TensorProfile, setup: EngineSetup, device: str) -> tuple[TensorSums, NDArray[np.float32]]:
     """Return the sums at every multiple, and the scales, [multiple, kv_head]; 0 where there is none."""
     pooled = tensor.all_cells()
     scale = _scales(_amax(pooled), setup)
     # Heads without a scale are worked out at 1.0 with the others, and left out of what is written.
-    batch = _batch(torch.where(scale > 0, scale, 1.0), pooled, setup, device)
+    batch = ScaleBatch(setup, np.arange(len(scale)), np.where(scale > 0, scale, np.float32(1)))
     return evaluate_tensor(pooled, _one_cell(pooled), [batch], len(scale), device), scale
 
 
-def _amax(tensor: TensorProfile) -> torch.Tensor:
-    """Return the largest finite magnitude of each head, float32; 0 where there is none."""
+def _amax(tensor: TensorProfile) -> NDArray[np.float32]:
+    """Return the largest finite magnitude of each head; 0 where there is none."""
     largest = np.zeros(len(tensor.record.kv_heads), np.int64)
     for axis in range(len(largest)):
         codes = tensor.code[tensor.start[axis] : tensor.start[axis + 1]]
         largest[axis] = codes[codes <= MAX_FINITE_CODE[tensor.record.dtype]].max(initial=0)
-    return magnitude_of_codes(torch.from_numpy(largest), tensor.record.dtype).float()
+    return magnitudes_of(largest, tensor.record.dtype)
 
 
-def _scales(amax: torch.Tensor, setup: EngineSetup) -> torch.Tensor:
-    """Return [multiple, kv_head], float32; 0 where float32 has no such scale."""
-    multiples = torch.tensor(LOG2_MULTIPLES, dtype=torch.float64).exp2()
-    scale = (multiples[:, None] * amax.double() / find_format(setup.fp8_format).max_value).float()
-    return torch.where(torch.isfinite(scale), scale, 0.0)
-
-
-def _batch(
-    scale: torch.Tensor, tensor: TensorProfile, setup: EngineSetup, device: torch.device
-) -> ScaleBatch:
-    scale = scale.to(device)
-    options = {"engine": setup.engine, "format": setup.fp8_format}
-    limits = (
-        limit(scale, tensor.record.dtype, **options).long()
-        for limit in (max_in_range_code, max_unclipped_code, max_flushed_code)
+def _scales(amax: NDArray[np.float32], setup: EngineSetup) -> NDArray[np.float32]:
+    """Return [multiple, kv_head]; 0 where float32 has no such scale."""
+    exact = (
+        np.exp2(LOG2_MULTIPLES)[:, None] * amax.astype(np.float64) / find_format(setup.fp8_format).max_value
     )
-    return ScaleBatch(setup, list(range(len(scale))), scale, *limits)
+    with np.errstate(over="ignore"):
+        scale = exact.astype(np.float32)
+    return np.where(np.isfinite(scale), scale, np.float32(0))
 
 
 def _one_cell(tensor: TensorProfile) -> Cells:
@@ -107,15 +93,11 @@ def _one_cell(tensor: TensorProfile) -> Cells:
 
 
 def _write(
-    run: RunWriter,
-    source: str,
-    setup: EngineSetup,
-    sums: TensorSums,
-    scale: torch.Tensor,
+    run: RunWriter, source: str, setup: EngineSetup, sums: TensorSums, scale: NDArray[np.float32]
 ) -> None:
-    step, head = np.nonzero(scale.numpy() > 0)
+    step, head = np.nonzero(scale > 0)
     values, errors, count = sums.values, sums.errors, len(step)
-    covered = scale * find_format(setup.fp8_format).max_value
+    covered = scale * np.float32(find_format(setup.fp8_format).max_value)
     columns: dict[str, Any] = {
         "source": [source] * count,
         "engine": [setup.engine] * count,
@@ -124,8 +106,8 @@ def _write(
         "kv_head": np.array(sums.kv_heads)[head],
         "tensor": [sums.tensor] * count,
         "log2_multiple": np.array(LOG2_MULTIPLES)[step],
-        "scale": scale.numpy()[step, head],
-        "covered_amax": covered.numpy()[step, head],
+        "scale": scale[step, head],
+        "covered_amax": covered[step, head],
         **{name: getattr(values, name)[0, head] for name in ("num_values", "sum_sq_signal")},
         **{name: getattr(errors, name)[step, 0, head] for name in _ERROR_COLUMNS},
     }

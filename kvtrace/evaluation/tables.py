@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
+from kvtrace.numerics.captured import magnitudes_of
 from kvtrace.numerics.formats import find_format
-from kvtrace.numerics.limits import magnitude_of_codes, max_in_range_code, max_unclipped_code
-from kvtrace.runs.schema import CANDIDATES, CELLS, REQUESTS, ROWS, SAMPLING, SCALES, VECTORS
+from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
+from kvtrace.runs.schema import CANDIDATES, CELLS, GROUPS, REQUESTS, ROWS, SAMPLING, SCALES, VECTORS
 from kvtrace.scales.manifest import parse_manifest
 from kvtrace.trace.strata import PHASES
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kvtrace.evaluation.apply import AppliedScales
     from kvtrace.evaluation.bind import BoundCandidate
-    from kvtrace.evaluation.candidate import EngineSetup
+    from kvtrace.evaluation.candidate import Candidate, EngineSetup, ScaleKey
     from kvtrace.evaluation.sums import TensorSums, Vectors
     from kvtrace.runs.write import RunWriter
     from kvtrace.scales import ScaleArtifact
@@ -103,24 +103,32 @@ def write_requests_and_rows(run: RunWriter, source: str, trace: Trace) -> None:
 
 
 def write_scales(
-    run: RunWriter, source: str, trace: Trace, name: str, setup: EngineSetup | None, applied: AppliedScales
+    run: RunWriter, source: str, trace: Trace, candidate: Candidate, applied: AppliedScales
 ) -> None:
     """Write one candidate's scales in one trace, with the largest codes that they cover."""
     keys = list(applied.scales)
     values = [applied.scales[key].value for key in keys]
+    calibrated = _calibrated_amax(candidate.artifact) if candidate.artifact else {}
     run.write(
         SCALES,
         {
             "source": _repeated(source, len(keys)),
-            "candidate": _repeated(name, len(keys)),
+            "candidate": _repeated(candidate.name, len(keys)),
             "layer": [layer for layer, _, _ in keys],
             "kv_head": [head for _, head, _ in keys],
             "tensor": [tensor for _, _, tensor in keys],
             "scale": values,
-            **_limits(trace, keys, values, setup),
+            "calibrated_amax": [calibrated.get(key) for key in keys],
+            **_limits(trace, keys, values, candidate.setup),
             "origin": [applied.scales[key].origin for key in keys],
         },
     )
+
+
+def _calibrated_amax(artifact: ScaleArtifact) -> dict[ScaleKey, float]:
+    manifest = parse_manifest(artifact.manifest)
+    groups = manifest.groups if manifest else ()
+    return {(one.layer, one.kv_head, one.tensor): one.calibrated_amax for one in groups}
 
 
 def _limits(
@@ -139,10 +147,10 @@ def _limits(
             for i, (key, value) in enumerate(zip(keys, values, strict=True))
             if value is not None and trace.layers[key[0]].dtype == dtype
         ]
-        scale = torch.tensor([values[i] for i in index], dtype=torch.float32)
+        scale = np.array([values[i] for i in index], np.float32)
         chosen = {"engine": setup.engine, "format": setup.fp8_format}
         found = {
-            "covered_amax": scale * max_value,
+            "covered_amax": scale * np.float32(max_value),
             "max_in_range_code": max_in_range_code(scale, dtype, **chosen),
             "max_unclipped_code": max_unclipped_code(scale, dtype, **chosen),
         }
@@ -154,37 +162,61 @@ def _limits(
 
 def write_cells(run: RunWriter, source: str, cells: Cells, names: Sequence[str], sums: TensorSums) -> None:
     """Write one layer's sums, K or V: a row per candidate, cell and head that has vectors."""
-    cell, head = np.nonzero(sums.values.num_vectors)
-    rows, repeats = len(names) * len(cell), len(names)
-
-    def of_values(array: NDArray[Any]) -> NDArray[Any]:
-        return np.tile(array[cell, head], repeats)
-
-    def of_errors(array: NDArray[Any]) -> NDArray[Any]:
-        return array[:, cell, head].reshape(-1)
-
-    values, errors = sums.values, sums.errors
-    max_abs = magnitude_of_codes(torch.from_numpy(values.max_code).clamp(min=0), sums.dtype).double().numpy()
+    rows = _SumRows(source, cells, names, sums)
+    values = sums.values
+    max_abs = magnitudes_of(values.max_code.clip(min=0), sums.dtype).astype(np.float64)
     run.write(
         CELLS,
         {
-            "source": _repeated(source, rows),
-            "candidate": _chosen(names, np.repeat(np.arange(len(names)), len(cell))),
-            "layer": np.full(rows, sums.layer),
-            "kv_head": np.tile(np.array(sums.kv_heads)[head], repeats),
-            "tensor": _repeated(sums.tensor, rows),
-            "workload": _chosen(cells.workload, np.tile(cell, repeats)),
-            "phase": _chosen(PHASES, np.tile(cells.phase[cell], repeats)),
-            "position_octave": np.tile(cells.octave[cell], repeats),
-            "sampling_id": np.tile(cells.sampling_id[cell], repeats),
-            **{name: of_values(getattr(values, name)) for name in _VALUE_COLUMNS},
-            **{name: of_errors(getattr(errors, name)) for name in _ERROR_COLUMNS},
-            "max_abs": pa.array(of_values(max_abs), mask=of_values(values.max_code) < 0),
+            **rows.columns(),
+            "position_octave": rows.of_cells(cells.octave),
+            "num_nonfinite": rows.of_values(values.num_nonfinite),
+            "max_abs": pa.array(rows.of_values(max_abs), mask=rows.of_values(values.max_code) < 0),
         },
     )
 
 
-_VALUE_COLUMNS = ("num_vectors", "num_values", "num_nonfinite", "sum_sq_signal")
+def write_groups(run: RunWriter, source: str, cells: Cells, names: Sequence[str], sums: TensorSums) -> None:
+    """Write the same by group of requests. cells: those of `find_group_cells`."""
+    assert cells.request_group is not None, "the caller replays over groups"
+    rows = _SumRows(source, cells, names, sums)
+    run.write(GROUPS, {**rows.columns(), "request_group": rows.of_cells(cells.request_group)})
+
+
+class _SumRows:
+    """One layer's sums, K or V, as rows: candidate by candidate, the (cell, kv_head) that have vectors."""
+
+    def __init__(self, source: str, cells: Cells, names: Sequence[str], sums: TensorSums) -> None:
+        self._source, self._cells, self._names, self._sums = source, cells, names, sums
+        self._cell, self._head = np.nonzero(sums.values.num_vectors)
+
+    def of_cells(self, array: NDArray[Any]) -> NDArray[Any]:
+        return np.tile(array[self._cell], len(self._names))
+
+    def of_values(self, array: NDArray[Any]) -> NDArray[Any]:
+        return np.tile(array[self._cell, self._head], len(self._names))
+
+    def columns(self) -> dict[str, Any]:
+        cells, names, sums = self._cells, self._names, self._sums
+        rows, repeats = len(names) * len(self._cell), len(names)
+        return {
+            "source": _repeated(self._source, rows),
+            "candidate": _chosen(names, np.repeat(np.arange(repeats), len(self._cell))),
+            "layer": np.full(rows, sums.layer),
+            "kv_head": np.tile(np.array(sums.kv_heads)[self._head], repeats),
+            "tensor": _repeated(sums.tensor, rows),
+            "workload": _chosen(cells.workload, np.tile(self._cell, repeats)),
+            "phase": _chosen(PHASES, self.of_cells(cells.phase)),
+            "sampling_id": self.of_cells(cells.sampling_id),
+            **{name: self.of_values(getattr(sums.values, name)) for name in _VALUE_COLUMNS},
+            **{
+                name: getattr(sums.errors, name)[:, self._cell, self._head].reshape(-1)
+                for name in _ERROR_COLUMNS
+            },
+        }
+
+
+_VALUE_COLUMNS = ("num_vectors", "num_values", "sum_sq_signal")
 _ERROR_COLUMNS = ("num_out_of_range", "num_clipped", "num_flushed", "sum_sq_error", "sum_sq_clip_error")
 
 

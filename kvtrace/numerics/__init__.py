@@ -1,8 +1,13 @@
 """What each engine's FP8 cache write computes, bit by bit. Public: `quantize` and `dequantize`."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from kvtrace.numerics.engines import DEFAULT_ENGINE, ENGINES, find_engine, find_pair
 from kvtrace.numerics.formats import FORMATS, find_format
-from kvtrace.numerics.round_trip import RoundTrip, dequantize, quantize, round_trip
+
+if TYPE_CHECKING:
+    from kvtrace.numerics.elementwise import RoundTrip, dequantize, quantize, round_trip
 
 __all__ = [
     "DEFAULT_ENGINE",
@@ -16,3 +21,12 @@ __all__ = [
     "quantize",
     "round_trip",
 ]
+
+_ON_TENSORS = ("RoundTrip", "dequantize", "quantize", "round_trip")
+
+
+def __getattr__(name: str) -> Any:
+    # torch takes over a second to import: a replay over a ready profile does without.
+    if name in _ON_TENSORS:
+        return getattr(import_module("kvtrace.numerics.elementwise"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

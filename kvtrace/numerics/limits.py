@@ -2,83 +2,111 @@
 
 A vector is out of range exactly when its largest magnitude is: one integer per scale answers for all.
 """
-# ruff: noqa: A002 -- `format` as in round_trip
+# ruff: noqa: A002 -- `format` is the name users type
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
+import numba
+import numpy as np
 
-from kvtrace.numerics.casts import values_of_codes
-from kvtrace.numerics.engines import find_pair
+from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of  # noqa: F401 -- for the examples
+from kvtrace.numerics.compiled import cache_write, is_flushed, is_in_range, is_unclipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
+    from numpy.typing import NDArray
 
     from kvtrace.trace.format import StoredDtype
 
-MAX_FINITE_CODE: Final[dict[str, int]] = {"bfloat16": 0x7F7F, "float16": 0x7BFF, "float32": 0x7F7FFFFF}
-"""Bits of the largest finite value; codes are the bits without the sign, so they order like magnitudes."""
+_IN_RANGE: Final = 0
+_UNCLIPPED: Final = 1
+_FLUSHED: Final = 2
+_FP16_MANTISSA_BITS: Final = 10
+_FP16_BIAS: Final = 15
+_FLOAT32_BIAS: Final = 127
 
 
-def magnitude_of_codes(codes: Tensor, dtype: StoredDtype) -> Tensor:
-    """Return the magnitudes that the codes stand for, in the captured dtype. codes: integer, any shape."""
-    bits = torch.int32 if dtype == "float32" else torch.int16
-    magnitudes: Tensor = codes.to(bits).view(getattr(torch, dtype))
-    return magnitudes
-
-
-def max_in_range_code(scale: Tensor, dtype: StoredDtype, *, engine: str, format: str) -> Tensor:
+def max_in_range_code(
+    scale: NDArray[np.floating[Any]], dtype: StoredDtype | str, *, engine: str, format: str
+) -> NDArray[np.int32]:
     """Return the largest magnitude code with |float32(x) / scale| ≤ the format's maximum.
 
-    scale: float32, any shape, > 0. Returns int32, the shape of `scale`.
+    scale: used as float32, any shape, > 0. Returns int32, the shape of `scale`.
 
-    >>> code = max_in_range_code(torch.tensor([1.0]), "bfloat16", engine="vllm-cuda", format="e4m3fn")
-    >>> magnitude_of_codes(code, "bfloat16").tolist()
+    >>> code = max_in_range_code(np.array([1.0]), "bfloat16", engine="vllm-cuda", format="e4m3fn")
+    >>> magnitudes_of(code, "bfloat16").tolist()
     [448.0]
     """
-    _, fmt = find_pair(engine, format)
-    return _largest_code(scale, dtype, lambda x: x.float() / scale <= fmt.max_value)
+    return _largest(_IN_RANGE, scale, dtype, engine, format)
 
 
-def max_unclipped_code(scale: Tensor, dtype: StoredDtype, *, engine: str, format: str) -> Tensor:
+def max_unclipped_code(
+    scale: NDArray[np.floating[Any]], dtype: StoredDtype | str, *, engine: str, format: str
+) -> NDArray[np.int32]:
     """Return the largest magnitude code that the engine does not clip; else as `max_in_range_code`.
 
-    >>> code = max_unclipped_code(torch.tensor([1.0]), "bfloat16", engine="vllm-cuda", format="e4m3fn")
-    >>> magnitude_of_codes(code, "bfloat16").tolist()
+    >>> code = max_unclipped_code(np.array([1.0]), "bfloat16", engine="vllm-cuda", format="e4m3fn")
+    >>> magnitudes_of(code, "bfloat16").tolist()
     [464.0]
     """
-    found, fmt = find_pair(engine, format)
-    threshold = fmt.clip_threshold(found.rounding)
-    if found.rounding == "nearest":
-        return _largest_code(scale, dtype, lambda x: found.scale_down(x, scale) <= threshold)
-    return _largest_code(scale, dtype, lambda x: found.scale_down(x, scale) < threshold)
+    return _largest(_UNCLIPPED, scale, dtype, engine, format)
 
 
-def max_flushed_code(scale: Tensor, dtype: StoredDtype, *, engine: str, format: str) -> Tensor:
+def max_flushed_code(
+    scale: NDArray[np.floating[Any]], dtype: StoredDtype | str, *, engine: str, format: str
+) -> NDArray[np.int32]:
     """Return the largest magnitude code that comes back as 0; else as `max_in_range_code`.
 
-    >>> code = max_flushed_code(torch.tensor([1.0]), "bfloat16", engine="vllm-cuda", format="e4m3fn")
-    >>> magnitude_of_codes(code, "bfloat16").item() == 2.0**-10
+    >>> code = max_flushed_code(np.array([1.0]), "bfloat16", engine="vllm-cuda", format="e4m3fn")
+    >>> magnitudes_of(code, "bfloat16").item() == 2.0**-10
     True
     """
-    found, fmt = find_pair(engine, format)
-
-    def is_flushed(x: Tensor) -> Tensor:
-        return values_of_codes(found.to_codes(found.scale_down(x, scale), fmt), fmt) * scale == 0
-
-    return _largest_code(scale, dtype, is_flushed)
+    return _largest(_FLUSHED, scale, dtype, engine, format)
 
 
-def _largest_code(scale: Tensor, dtype: StoredDtype, is_within: Callable[[Tensor], Tensor]) -> Tensor:
-    """Bisect: quotients grow with the magnitude. Zero counts as within."""
-    low = torch.zeros_like(scale, dtype=torch.int64)
-    high = torch.full_like(low, MAX_FINITE_CODE[dtype])
-    for _ in range(MAX_FINITE_CODE[dtype].bit_length()):
-        middle = (low + high + 1) // 2
-        within = is_within(magnitude_of_codes(middle, dtype))
-        low, high = torch.where(within, middle, low), torch.where(within, high, middle - 1)
-    return low.int()
+def _largest(
+    question: int, scale: NDArray[np.floating[Any]], dtype: StoredDtype | str, engine: str, format: str
+) -> NDArray[np.int32]:
+    scales = np.ascontiguousarray(scale, np.float32)
+    found = np.empty(scales.size, np.int32)
+    write = cache_write(engine, format, dtype)
+    _bisect(question, scales.reshape(-1), write, _DTYPE_NUMBER[dtype], MAX_FINITE_CODE[dtype], found)
+    return found.reshape(scales.shape)
+
+
+_DTYPE_NUMBER: Final = {"bfloat16": 0, "float16": 1, "float32": 2}
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _bisect(question: int, scales: Any, write: Any, dtype: int, max_code: int, found: Any) -> None:
+    """Write the largest code with a yes: quotients grow with the magnitude. Zero counts as a yes."""
+    for i in range(len(scales)):
+        low, high = 0, max_code
+        while low < high:
+            middle = (low + high + 1) // 2
+            x = _magnitude(middle, dtype)
+            if question == _IN_RANGE:
+                within = is_in_range(x, scales[i], write)
+            elif question == _UNCLIPPED:
+                within = is_unclipped(x, scales[i], write)
+            else:
+                within = is_flushed(x, scales[i], write)
+            if within:
+                low = middle
+            else:
+                high = middle - 1
+        found[i] = low
+
+
+@numba.njit(nogil=True)
+def _magnitude(code: Any, dtype: Any) -> Any:
+    """Return what `captured.magnitudes_of` gives for one code."""
+    if dtype == 0:
+        return np.int32(code << 16).view(np.float32)
+    if dtype == 1:
+        if code < 1 << _FP16_MANTISSA_BITS:
+            return np.float32(code * 2.0**-24)
+        shifted = (code << 13) + ((_FLOAT32_BIAS - _FP16_BIAS) << 23)
+        return np.int32(shifted).view(np.float32)
+    return np.int32(code).view(np.float32)

@@ -7,7 +7,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import IntegrityError
-from kvtrace.trace.chunks import array_metadata, chunk_path, decode_chunk, encode_chunk, group_metadata
+from kvtrace.trace.chunks import (
+    array_metadata,
+    chunk_crc,
+    chunk_path,
+    decode_chunk,
+    encode_chunk,
+    group_metadata,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,13 +33,15 @@ def write_group(root: Path, path: str) -> None:
         (group / "zarr.json").write_text(json.dumps(group_metadata()))
 
 
-def write_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> None:
-    """Write all of an array as one chunk."""
+def write_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> int:
+    """Write all of an array as one chunk, and return the CRC32C that its file ends with."""
     file = chunk_path(root, spec, 0)
     file.parent.mkdir(parents=True)
     metadata = array_metadata(spec, len(values), max(1, len(values)))
     (root / spec.path / "zarr.json").write_text(json.dumps(metadata))
-    file.write_bytes(encode_chunk(values))
+    content = encode_chunk(values)
+    file.write_bytes(content)
+    return chunk_crc(content)
 
 
 def replace_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> None:
@@ -43,14 +52,17 @@ def replace_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> None:
     partial.replace(file)
 
 
-def read_array(root: Path, spec: ArraySpec, num_rows: int) -> NDArray[Any]:
-    """Return an array of `num_rows` rows.
+def read_array(root: Path, spec: ArraySpec, num_rows: int, crc: int | None = None) -> NDArray[Any]:
+    """Return an array of `num_rows` rows. crc: what its file must end with, where that is known.
 
-    Raises IntegrityError: its file is missing, cut, or differs from its checksum.
+    Raises IntegrityError: its file is missing, cut, differs from its checksum, or is another array's.
     """
     file = chunk_path(root, spec, 0)
     try:
-        return decode_chunk(file.read_bytes(), spec, num_rows)
+        content = file.read_bytes()
+        if crc is not None and chunk_crc(content) != crc:
+            raise ValueError("it does not end with the CRC32C that profile.json has for it")
+        return decode_chunk(content, spec, num_rows)
     except (OSError, ValueError) as error:
         raise IntegrityError(
             f"{file}: is missing or damaged ({error}). Delete {root}: the profile is made again"

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.numerics.limits import MAX_FINITE_CODE
-from kvtrace.profile import gpu_kernel
+from kvtrace.numerics.captured import MAX_FINITE_CODE
 from kvtrace.profile.counts import PartialCounts, TensorProfile, add_counts
 from kvtrace.trace.ownership import HeadOwners
 from kvtrace.trace.profile_format import ABSENT, HAS_NONFINITE, NO_FINITE_VALUE, TensorRecord
@@ -23,7 +22,6 @@ from kvtrace.trace.profile_format import ABSENT, HAS_NONFINITE, NO_FINITE_VALUE,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import torch
     from numpy.typing import NDArray
 
     from kvtrace.trace.cells import Cells
@@ -39,7 +37,7 @@ _scratch: Final = threading.local()
 def profile_tensors(
     trace: Trace,
     cells: Cells,
-    device: torch.device,
+    device: str,
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
@@ -74,7 +72,7 @@ def _profile_tensor(
     cells: Cells,
     owners: HeadOwners,
     refs: Sequence[BlockRef],
-    device: torch.device,
+    device: str,
     memory_bytes: int,
 ) -> TensorProfile:
     layer = trace.layers[refs[0].layer.index]
@@ -144,17 +142,19 @@ def _count(
     token: NDArray[np.int64],
     cells: Cells,
     places: tuple[int, ...],
-    device: torch.device,
+    device: str,
 ) -> tuple[PartialCounts, NDArray[np.uint16]]:
     cell = np.where(token >= 0, cells.of_token[token], len(cells))
     order = np.argsort(cell.astype(np.int16 if len(cells) < 1 << 15 else np.int32), kind="stable")
     cell_start = np.searchsorted(cell[order], np.arange(len(cells) + 1))
     order = order[: cell_start[-1]]
     found: tuple[Any, ...]
-    if device.type == "cuda":
+    # Each kernel is imported where it is used: a replay over a ready profile saves the time of both.
+    if device != "cpu":
+        from kvtrace.profile import gpu_kernel
+
         found = gpu_kernel.count_magnitudes(values, order, cell_start, device)
     else:
-        # Imported where it is used: numba takes half a second, which a replay over a ready profile saves.
         from kvtrace.profile import cpu_kernel
 
         found = cpu_kernel.count_magnitudes(values, order, cell_start)

@@ -19,7 +19,7 @@ def count_magnitudes(
     values: NDArray[np.uint16],
     row_of_rank: NDArray[np.int64],
     cell_start: NDArray[np.int64],
-    device: torch.device,
+    device: str,
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint16]]:
     """Return what `cpu_kernel.count_magnitudes` returns, computed on the device."""
     num_rows, num_heads, _ = values.shape

@@ -15,8 +15,6 @@ from kvtrace.trace.profile_format import PROFILE_DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
-
     from kvtrace.profile.store import StoredProfile
     from kvtrace.trace.cells import Cells
     from kvtrace.trace.reader import Trace
@@ -31,22 +29,25 @@ def can_be_profiled(trace: Trace) -> bool:
 def ready_profile(
     trace: Trace,
     cells: Cells,
-    device: torch.device,
+    device: str,
     *,
+    directory: str = PROFILE_DIRECTORY,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[StoredProfile, bool]]:
-    """Yield the profile and whether tensors were read for it.
+    """Yield the profile over the cells and whether tensors were read for it.
 
-    A new one is kept in the trace; where the trace cannot be written, only until the block ends.
+    directory: its name in the trace, one for each kind of cells. A new one is kept in the trace; where the
+    trace cannot be written, only until the block ends.
     Raises IntegrityError: a chunk is missing or damaged.
     """
-    if found := find_profile(trace):
+    found = find_profile(trace, directory)
+    if found and found.is_over(cells):
         yield found, False
         return
     tensors = profile_tensors(trace, cells, device, memory_bytes=memory_bytes, progress=progress)
     if os.access(trace.path, os.W_OK):
-        yield write_profile(trace, cells, tensors, trace.path / PROFILE_DIRECTORY), True
+        yield write_profile(trace, cells, tensors, trace.path / directory), True
         return
     with tempfile.TemporaryDirectory(prefix="kvtrace-") as scratch:
-        yield write_profile(trace, cells, tensors, Path(scratch) / PROFILE_DIRECTORY), True
+        yield write_profile(trace, cells, tensors, Path(scratch) / directory), True

@@ -49,6 +49,10 @@ class StoredProfile:
     path: Path
     record: ProfileRecord
 
+    def is_over(self, cells: Cells) -> bool:
+        """Return whether its cells are these, in this order."""
+        return self.record.cells == tuple(_cell_records(cells))
+
     def tensors(self) -> Iterator[TensorProfile]:
         """Yield every layer's K and V, by layer; the next ones are read meanwhile.
 
@@ -66,13 +70,16 @@ class StoredProfile:
             "start": len(record.kv_heads) * len(self.record.cells) + 1,
             "absmax": self.record.num_tokens,
         }
+        specs = tensor_specs(record)
+        crcs = record.crcs or (None,) * len(specs)
         arrays = {
-            name: read_array(self.path, spec, lengths[name]) for name, spec in tensor_specs(record).items()
+            name: read_array(self.path, spec, lengths[name], crc)
+            for (name, spec), crc in zip(specs.items(), crcs, strict=True)
         }
         return TensorProfile(record, **arrays)
 
 
-def find_profile(trace: Trace) -> StoredProfile | None:
+def find_profile(trace: Trace, directory: str = PROFILE_DIRECTORY) -> StoredProfile | None:
     """Return the trace's profile; None where there is none, or it was made of another state of the trace.
 
     The tensors are not reread: every chunk's presence, size and modification time is compared with those
@@ -80,7 +87,7 @@ def find_profile(trace: Trace) -> StoredProfile | None:
     without any tensor chunk is valid: the profile stands for it.
     Raises IntegrityError: some chunks are missing, or one has changed and is damaged.
     """
-    path = trace.path / PROFILE_DIRECTORY
+    path = trace.path / directory
     try:
         record = unseal((path / PROFILE_FILE).read_bytes(), ProfileRecord)
     except (OSError, ValueError):
@@ -103,8 +110,7 @@ def write_profile(trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], 
         sizes, mtimes = _chunk_stats(trace.block_refs())
         records = []
         for tensor in tensors:
-            _write_tensor(partial, tensor)
-            records.append(tensor.record)
+            records.append(_write_tensor(partial, tensor))
         write_group(partial, "chunks")
         for spec, values in zip(chunk_specs(), (sizes, mtimes), strict=True):
             write_array(partial, spec, values)
@@ -129,11 +135,11 @@ def write_profile(trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], 
     return StoredProfile(path, record)
 
 
-def _write_tensor(root: Path, tensor: TensorProfile) -> None:
+def _write_tensor(root: Path, tensor: TensorProfile) -> TensorRecord:
     specs = tensor_specs(tensor.record)
     write_group(root, specs["code"].path.rpartition("/")[0])
-    for name, spec in specs.items():
-        write_array(root, spec, getattr(tensor, name))
+    crcs = tuple(write_array(root, spec, getattr(tensor, name)) for name, spec in specs.items())
+    return tensor.record.model_copy(update={"crcs": crcs})
 
 
 def _cell_records(cells: Cells) -> Iterator[CellRecord]:
@@ -141,8 +147,9 @@ def _cell_records(cells: Cells) -> Iterator[CellRecord]:
         yield CellRecord(
             workload=workload,
             phase="decode" if PHASES[cells.phase[i]] == "decode" else "prefill",
-            position_octave=int(cells.octave[i]),
+            position_octave=int(cells.octave[i]) if cells.octave[i] >= 0 else None,
             sampling_id=int(cells.sampling_id[i]),
+            request_group=None if cells.request_group is None else int(cells.request_group[i]),
         )
 
 

@@ -12,7 +12,7 @@ from kvtrace.runs.schema import TABLES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvtrace.runs.schema import Table
+    from kvtrace.runs.table import Table
 
 _READ_BYTES: Final = 1 << 20
 

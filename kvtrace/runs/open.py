@@ -11,11 +11,12 @@ import duckdb
 from kvtrace.errors import IntegrityError, NotATraceError, SchemaVersionError
 from kvtrace.runs.checksums import check_table
 from kvtrace.runs.record import RunRecord
-from kvtrace.runs.schema import RUN_FILE, RUN_SCHEMA_VERSION, TABLES
+from kvtrace.runs.schema import RUN_FILE, TABLES
+from kvtrace.runs.table import RUN_SCHEMA_VERSION
 from kvtrace.trace.format import TRACE_FILE, unseal
 
 if TYPE_CHECKING:
-    from kvtrace.runs.schema import Table
+    from kvtrace.runs.table import Column, Table
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoinstall_known_extensions": "false",
@@ -27,12 +28,31 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 
 
+_SQL_TYPES: Final = {
+    "string": "VARCHAR",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "bool_": "BOOLEAN",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A finished run on disk, checked to be whole."""
 
     path: Path
     record: RunRecord
+
+    @property
+    def minor_version(self) -> int:
+        """Return the minor version of its schema, which says which tables and columns it has."""
+        return _version_numbers(self.record.schema_version)[1]
+
+    def holds(self, part: Table | Column) -> bool:
+        """Return whether its schema version has the table or column."""
+        return part.since <= self.minor_version
 
 
 def open_run(path: Path | str) -> Run:
@@ -46,20 +66,22 @@ def open_run(path: Path | str) -> Run:
     if not record_file.is_file():
         raise NotATraceError(_not_a_run(path))
     record = _read_record(record_file)
-    for table in TABLES:
+    run = Run(path, record)
+    for table in filter(run.holds, TABLES):
         check_table(path, table, record.tables.get(table.file_name))
-    return Run(path, record)
+    return run
 
 
 def connect(run: Run) -> duckdb.DuckDBPyConnection:
     """Return a connection with one view per file, named like the file (`FROM 'cells.parquet'`).
 
+    In a run of an earlier minor version, a table that it does not have is empty and a column is NULL.
     It can read the run's files and reach no other file, no network and no extension; its settings are locked.
     Raises IntegrityError: a Parquet file is damaged or lacks a column.
     """
     connection = duckdb.connect(":memory:", config=_SETTINGS)
     for table in TABLES:
-        _create_view(connection, table, (run.path / table.file_name).resolve())
+        _create_view(connection, run, table)
     paths = [str((run.path / table.file_name).resolve()) for table in TABLES]
     # DuckDB checks a path twice: as the pattern it was given, and as the file that it found.
     allowed = ", ".join(_literal(form) for path in paths for form in {path, _glob_escaped(path)})
@@ -94,7 +116,7 @@ def _check_version(file: Path, content: bytes) -> None:
 
     try:
         version = json.loads(content)["schema_version"]
-        major = int(version.split(".")[0])
+        major, _ = _version_numbers(version)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise IntegrityError(f"{file}: no sound JSON record of a run; run kvtrace replay again") from error
     if major > int(RUN_SCHEMA_VERSION.split(".")[0]):
@@ -104,12 +126,24 @@ def _check_version(file: Path, content: bytes) -> None:
         )
 
 
-def _create_view(connection: duckdb.DuckDBPyConnection, table: Table, file: Path) -> None:
+def _version_numbers(version: str) -> tuple[int, int]:
+    major, _, minor = version.partition(".")
+    return int(major), int(minor)
+
+
+def _create_view(connection: duckdb.DuckDBPyConnection, run: Run, table: Table) -> None:
+    file = (run.path / table.file_name).resolve()
     # A directory called layer=3 must not become a column, so no Hive partitions.
     source = f"read_parquet({_literal(_glob_escaped(str(file)))}, hive_partitioning = false)"
-    names = ", ".join(f'"{column.name}"' for column in table.columns)
+    names = ", ".join(
+        f'"{one.name}"'
+        if run.holds(table) and run.holds(one)
+        else f'NULL::{_SQL_TYPES[one.type_name]} "{one.name}"'
+        for one in table.columns
+    )
+    origin = f"FROM {source}" if run.holds(table) else "WHERE false"
     try:
-        connection.execute(f'CREATE VIEW "{table.file_name}" AS SELECT {names} FROM {source}')  # noqa: S608
+        connection.execute(f'CREATE VIEW "{table.file_name}" AS SELECT {names} {origin}')
     except duckdb.BinderException as error:
         reason = str(error).splitlines()[0]
         raise IntegrityError(f"{file}: not the {table.name} table of a run: {reason}") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from kvtrace.runs.manifest import ServingManifest
-from kvtrace.runs.schema import RUN_SCHEMA_VERSION
+from kvtrace.runs.table import RUN_SCHEMA_VERSION
 from kvtrace.trace.format import EngineRecord, ModelRecord, Record
 
 

@@ -6,57 +6,11 @@ at any grouping. A measurement that was not made is NULL or an absent row, never
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Final
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from kvtrace.runs.table import Column, Table
 
-RUN_SCHEMA_VERSION: Final = "1.0"
 RUN_FILE: Final = "run.json"
-
-ArrowType = Literal["string", "int32", "int64", "float32", "float64", "bool_"]
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its name, Arrow type and meaning, with the unit."""
-
-    name: str
-    type_name: ArrowType
-    meaning: str
-
-    @property
-    def type(self) -> Any:
-        """Return the Arrow type. Imports pyarrow, which reading a run does without."""
-        import pyarrow as pa
-
-        return getattr(pa, self.type_name)()
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """One Parquet file of a run."""
-
-    name: str
-    grain: str
-    columns: tuple[Column, ...]
-
-    @property
-    def file_name(self) -> str:
-        """Return the file's name inside the run directory."""
-        return f"{self.name}.parquet"
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """Return the Arrow schema; each field carries its meaning as metadata."""
-        import pyarrow as pa
-
-        return pa.schema(
-            [pa.field(c.name, c.type, metadata={"meaning": c.meaning}) for c in self.columns],
-            metadata={"grain": self.grain, "kvtrace_schema_version": RUN_SCHEMA_VERSION},
-        )
-
 
 _SOURCE = Column("source", "string", "the trace's name, unique in the run")
 _CANDIDATE = Column("candidate", "string", "the candidate's name, unique in the run")
@@ -96,7 +50,9 @@ REQUESTS: Final = Table(
         Column("computed_tokens", "int32", "positions that have been through the model"),
         Column("status", "string", "the engine's finish reason, or running"),
         Column("num_rows", "int32", "rows captured"),
-        Column("num_missing", "int32", "positions never computed here, such as prefix-cache hits"),
+        Column(
+            "num_missing", "int32", "positions not captured: prefix-cache hits, or capture was switched off"
+        ),
         Column(
             "num_dropped",
             "int32",
@@ -175,6 +131,12 @@ SCALES: Final = Table(
             "float32",
             "MAX × scale, the largest magnitude in range; NULL unquantized",
         ),
+        Column(
+            "calibrated_amax",
+            "float32",
+            "largest magnitude of its calibration, by the artifact's manifest; NULL without one",
+            since=1,
+        ),
         Column("max_in_range_code", "int32", "largest 15-bit magnitude code still in range"),
         Column("max_unclipped_code", "int32", "largest 15-bit magnitude code that is not clipped"),
         Column("origin", "string", "file and key it was read from, effective, unit, or skipped"),
@@ -209,6 +171,51 @@ CELLS: Final = Table(
         Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values"),
         Column("max_abs", "float64", "largest finite |x|"),
     ),
+)
+
+GROUPS: Final = Table(
+    "groups",
+    "source × valid candidate with static scales × layer × kv_head × tensor × workload × phase × sampling_id "
+    "× request_group, for intervals; absent where the replay was not asked for them",
+    (
+        _SOURCE,
+        _CANDIDATE,
+        _LAYER,
+        _KV_HEAD,
+        _TENSOR,
+        Column("workload", "string", "the requests' label"),
+        Column("phase", "string", "prefill or decode"),
+        _SAMPLING_ID,
+        Column(
+            "request_group",
+            "int32",
+            "0 to 15: whole requests, by a hash of their number, the same in every run of the trace",
+        ),
+        Column("num_vectors", "int64", "rows in the group"),
+        Column("num_values", "int64", "finite values"),
+        Column("num_out_of_range", "int64", "as in cells"),
+        Column("num_clipped", "int64", "as in cells"),
+        Column("num_flushed", "int64", "non-zero values that become 0"),
+        Column("sum_sq_signal", "float64", "Σ x²"),
+        Column("sum_sq_error", "float64", "Σ (x − x̂)²"),
+        Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values"),
+    ),
+    since=1,
+)
+
+MAGNITUDES: Final = Table(
+    "magnitudes",
+    "source × tensor × workload × sampling_id × magnitude, all layers and heads together; absent where no "
+    "counts were made (a direct replay)",
+    (
+        _SOURCE,
+        _TENSOR,
+        Column("workload", "string", "the requests' label"),
+        _SAMPLING_ID,
+        Column("magnitude", "float32", "|x|, a finite value of the captured dtype, 0 included"),
+        Column("num_values", "int64", "values of that magnitude"),
+    ),
+    since=1,
 )
 
 VECTORS: Final = Table(
@@ -268,4 +275,16 @@ SWEEP: Final = Table(
     ),
 )
 
-TABLES: Final = (SAMPLING, REQUESTS, ROWS, CANDIDATES, SCALES, CELLS, VECTORS, FINDINGS, SWEEP)
+TABLES: Final = (
+    SAMPLING,
+    REQUESTS,
+    ROWS,
+    CANDIDATES,
+    SCALES,
+    CELLS,
+    GROUPS,
+    MAGNITUDES,
+    VECTORS,
+    FINDINGS,
+    SWEEP,
+)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kvtrace.runs.record import RunRecord
-    from kvtrace.runs.schema import Table
+    from kvtrace.runs.table import Table
 
 _ROWS_PER_GROUP: Final = 1 << 19
 """Row groups of this size let DuckDB skip and parallelize, and bound what is held in memory."""

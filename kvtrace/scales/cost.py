@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from kvtrace.numerics import quantize, round_trip
-from kvtrace.numerics.casts import magnitudes_of_codes
-from kvtrace.numerics.formats import E4M3FN
+from kvtrace.numerics.captured import magnitudes_of
+from kvtrace.numerics.compiled import cache_write
+from kvtrace.numerics.counted import counted_errors
+from kvtrace.numerics.limits import max_flushed_code
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kvtrace.numerics.counted import CountedErrors
     from kvtrace.scales.magnitudes import Magnitudes
-
-_BATCH_VALUES: Final = 4_000_000
-"""Elements evaluated at once: some 100 MB of work space."""
+    from kvtrace.trace.format import StoredDtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def scale_cost(
     scales: NDArray[np.floating[Any]] | list[float],
     *,
     engine: str = "vllm-cuda",
-    dtype: str = "bfloat16",
+    dtype: StoredDtype | str = "bfloat16",
 ) -> ScaleCost:
     """Return what each scale costs on a group of values.
 
@@ -57,52 +56,43 @@ def scale_cost(
     Rounding is symmetric in every engine, so magnitudes stand for values of both signs.
     """
     wanted: NDArray[np.float64] = np.asarray(scales, dtype=np.float64)
-    x = torch.from_numpy(magnitudes.values).to(getattr(torch, dtype))
-    counts = torch.from_numpy(magnitudes.counts)
-    values = torch.from_numpy(magnitudes.values)
-    sums: list[NDArray[np.float64]] = []
-    step = max(1, _BATCH_VALUES // max(1, len(x)))
-    for start in range(0, len(wanted), step):
-        batch = torch.from_numpy(wanted[start : start + step].astype(np.float32)).unsqueeze(1)
-        trip = round_trip(x.unsqueeze(0), batch, engine=engine)
-        weighted = (values - trip.restored.double()) ** 2 * counts
-        sums.append(
-            torch.stack(
-                [
-                    (trip.out_of_range * counts).sum(1).double(),
-                    (trip.clipped * counts).sum(1).double(),
-                    (trip.flushed * counts).sum(1).double(),
-                    weighted.sum(1),
-                    (weighted * trip.clipped).sum(1),
-                    (weighted * trip.flushed).sum(1),
-                ]
-            ).numpy()
-        )
-    table = np.concatenate(sums, axis=1) if sums else np.zeros((6, 0))
+    found = _errors(magnitudes, wanted, engine, dtype)
+    last = magnitudes_of(max_flushed_code(wanted, dtype, engine=engine, format="e4m3fn"), dtype)
+    # A flushed value's error is the value.
+    squares = np.concatenate([[0.0], np.cumsum(magnitudes.values**2 * magnitudes.counts)])
     return ScaleCost(
         scales=wanted,
         num_values=magnitudes.num_values,
-        num_out_of_range=table[0].astype(np.int64),
-        num_clipped=table[1].astype(np.int64),
-        num_flushed=table[2].astype(np.int64),
+        num_out_of_range=found.counts[0, :, 0],
+        num_clipped=found.counts[1, :, 0],
+        num_flushed=found.counts[2, :, 0],
         sum_sq_signal=magnitudes.sum_sq,
-        sum_sq_error=table[3],
-        sum_sq_clip_error=table[4],
-        sum_sq_flush_error=table[5],
+        sum_sq_error=found.squares[0, :, 0],
+        sum_sq_clip_error=found.squares[1, :, 0],
+        sum_sq_flush_error=squares[np.searchsorted(magnitudes.values, last, side="right")],
     )
 
 
 def round_trip_errors(
-    magnitudes: Magnitudes, scales: NDArray[np.float64], *, engine: str = "vllm-cuda", dtype: str = "bfloat16"
+    magnitudes: Magnitudes,
+    scales: NDArray[np.float64],
+    *,
+    engine: str = "vllm-cuda",
+    dtype: StoredDtype | str = "bfloat16",
 ) -> NDArray[np.float64]:
     """Return Σ (x − x̂)² of each scale alone: the same sums as `scale_cost`, for searches over many scales."""
-    x = torch.from_numpy(magnitudes.values).to(getattr(torch, dtype)).unsqueeze(0)
-    values, counts = torch.from_numpy(magnitudes.values), torch.from_numpy(magnitudes.counts).double()
-    step = max(1, _BATCH_VALUES // max(1, len(values)))
-    sums = []
-    for start in range(0, len(scales), step):
-        batch = torch.from_numpy(scales[start : start + step].astype(np.float32)).unsqueeze(1)
-        codes = quantize(x, batch, engine=engine)
-        restored = magnitudes_of_codes(codes & 0x7F, E4M3FN) * batch
-        sums.append(((values - restored.double()) ** 2 @ counts).numpy())
-    return np.concatenate(sums) if sums else np.empty(0)
+    return _errors(magnitudes, scales, engine, dtype).squares[0, :, 0]
+
+
+def _errors(
+    magnitudes: Magnitudes, scales: NDArray[np.float64], engine: str, dtype: StoredDtype | str
+) -> CountedErrors:
+    num_magnitudes = len(magnitudes.values)
+    return counted_errors(
+        magnitudes.values.astype(np.float32),
+        np.arange(num_magnitudes, dtype=np.int32),
+        magnitudes.counts.astype(np.float64),
+        np.array([0, num_magnitudes]),
+        scales.astype(np.float32),
+        cache_write(engine, "e4m3fn", dtype),
+    )

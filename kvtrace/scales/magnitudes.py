@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 NOT_SELECTED: Final = -1
 Group = tuple[int, int, str]
 """(layer, global kv_head, `k` | `v`)"""
-_MAX_FINITE_CODE: Final = {"bfloat16": 0x7F7F, "float16": 0x7BFF, "float32": 0x7F7FFFFF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,8 @@ class _Counter:
         )
 
     def result(self) -> Magnitudes:
-        finite = self._codes <= _MAX_FINITE_CODE[self._dtype]
-        values = _values_of(self._codes[finite], self._dtype)
+        finite = self._codes <= MAX_FINITE_CODE[self._dtype]
+        values = magnitudes_of(self._codes[finite], self._dtype).astype(np.float64)
         return Magnitudes(values, self._counts[finite], int(self._counts[~finite].sum()))
 
 
@@ -151,14 +152,6 @@ def _codes(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype == np.float32:
         return values.view(np.uint32) & np.uint32(0x7FFFFFFF)
     return values & np.uint16(0x7FFF)
-
-
-def _values_of(codes: NDArray[np.int64], dtype: StoredDtype) -> NDArray[np.float64]:
-    if dtype == "bfloat16":
-        return (codes.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    if dtype == "float16":
-        return codes.astype(np.uint16).view(np.float16).astype(np.float64)
-    return codes.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 def _summed(keys: NDArray[Any], counts: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:

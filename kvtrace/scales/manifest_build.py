@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 import time
 from dataclasses import asdict
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 import kvtrace
 from kvtrace.scales.evaluation import TensorCost, tensor_costs
@@ -41,7 +41,7 @@ def manifest_of(calibration: Calibration) -> Manifest:
         libraries={
             "python": platform.python_version(),
             "numpy": np.__version__,
-            "torch": torch.__version__,
+            "numba": version("numba"),
         },
         groups=tuple(
             ManifestGroup(

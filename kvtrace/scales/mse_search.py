@@ -86,7 +86,7 @@ def _errors(
     if not len(scales):
         return np.array([np.inf])
     found = find_engine(engine)
-    if found.divides_in_float32 and found.rounding == "nearest":
+    if found.divides_in_float32(dtype) and found.rounding == "nearest":
         return squared_errors(magnitudes, scales)
     return round_trip_errors(magnitudes, scales, engine=engine, dtype=dtype)
 

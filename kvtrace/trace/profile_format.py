@@ -9,6 +9,9 @@
       layers/NN/{k,v}/start     [kv_head × cell + 1] int64, where each (kv_head, cell) begins
       layers/NN/{k,v}/absmax    [token, kv_head] uint16, code of the vector's largest finite magnitude
 
+    NAME.kvtrace/profile-groups/    the same over other cells, for intervals: workload × phase × sampling_id
+                                    × group of requests. Made when intervals were first asked for
+
 A code above the captured dtype's largest finite one stands for inf or NaN. In `absmax` the top bit says
 that the vector holds such values; `NO_FINITE_VALUE` in the other bits that it holds nothing else; `ABSENT`
 that the token was not stored for this head. The counts are a lossless summary for every static scale:
@@ -21,8 +24,9 @@ from typing import Final, Literal
 
 from kvtrace.trace.format import ArraySpec, Record, StoredDtype
 
-PROFILE_SCHEMA_VERSION: Final = "1.0"
+PROFILE_SCHEMA_VERSION: Final = "1.1"
 PROFILE_DIRECTORY: Final = "profile"
+GROUPS_DIRECTORY: Final = "profile-groups"
 PROFILE_FILE: Final = "profile.json"
 
 HAS_NONFINITE: Final = 0x8000
@@ -35,8 +39,11 @@ class CellRecord(Record):
 
     workload: str
     phase: Literal["prefill", "decode"]
-    position_octave: int
+    position_octave: int | None = None
+    """None: any position."""
     sampling_id: int
+    request_group: int | None = None
+    """None: any request. Since 1.1."""
 
 
 class TensorRecord(Record):
@@ -49,6 +56,8 @@ class TensorRecord(Record):
     head_dim: int
     dtype: StoredDtype
     num_entries: int
+    crcs: tuple[int, ...] | None = None
+    """CRC32C that the files of `tensor_specs` end with, in that order. Since 1.1."""
 
 
 class ProfileRecord(Record):

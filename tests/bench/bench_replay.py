@@ -28,14 +28,15 @@ from timing import median_seconds, once  # noqa: E402
 from kvtrace.evaluation import from_scales  # noqa: E402
 from kvtrace.evaluation.apply import apply_candidate  # noqa: E402
 from kvtrace.evaluation.profiled import replay_profile  # noqa: E402
-from kvtrace.evaluation.reading import as_tensor, read_blocks  # noqa: E402
+from kvtrace.evaluation.direct import as_tensor  # noqa: E402
+from kvtrace.evaluation.reading import read_blocks  # noqa: E402
 from kvtrace.profile.build import profile_tensors  # noqa: E402
 from kvtrace.profile.store import write_profile  # noqa: E402
 from kvtrace.trace.cells import find_cells  # noqa: E402
 from kvtrace.trace.reader import Trace, open_trace  # noqa: E402
 
 CANDIDATES = (1, 10, 100, 1_000)
-CPU = torch.device("cpu")
+CPU = "cpu"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What an engine's write path is made of."""
+"""What an engine's write path is made of: `casts` computes with it on tensors, `compiled` on magnitudes."""
 
 from __future__ import annotations
 
@@ -6,31 +6,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from kvtrace.numerics.formats import Fp8Format, Rounding
+    from kvtrace.numerics.formats import Rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How one engine turns K and V into FP8 codes."""
+    """How one engine turns K and V into FP8 codes: x over scale, perhaps rounded, then cast to the format."""
 
     name: str
     formats: tuple[str, ...]
     """Names of the formats its write path offers; the first is its default."""
     rounding: Rounding
-    scale_down: Callable[[Tensor, Tensor], Tensor]
-    """(x as it reaches the cache, float32 scale) → new float32 tensor, x over scale as the engine has it."""
-    to_codes: Callable[[Tensor, Fp8Format], Tensor]
-    """(y, format) → uint8 codes; may overwrite y."""
-    divides_in_float32: bool
-    """Whether y is exactly float32(x) / float32(scale)."""
     exactness: str
     """What is known about equality with the engine, for people."""
+    multiplies: bool = False
+    """x · (1/scale) in float32, instead of x / scale."""
+    rounds_quotient: tuple[str, ...] = ()
+    """Captured dtypes whose quotient is rounded to that dtype before the cast."""
 
-
-def divide_in_float32(x: Tensor, scale: Tensor) -> Tensor:
-    """Return float32(x) / scale, rounded once."""
-    return x.float() / scale
+    def divides_in_float32(self, dtype: str) -> bool:
+        """Return whether a value of that dtype reaches the cast as float32(x) / scale, rounded once."""
+        return not self.multiplies and dtype not in self.rounds_quotient

@@ -7,25 +7,14 @@ older versions of torch and the maximum in newer ones; the maximum is taken here
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from kvtrace.numerics.casts import nearest_codes
-from kvtrace.numerics.engines.engine import Engine, divide_in_float32
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-def _scale_down(x: Tensor, scale: Tensor) -> Tensor:
-    return divide_in_float32(x, scale).to(x.dtype).float()
-
+from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="sglang",
     formats=("e4m3fn", "e5m2", "e4m3fnuz"),
     rounding="nearest",
-    scale_down=_scale_down,
-    to_codes=nearest_codes,
-    divides_in_float32=False,
     exactness="by the rules of its source; a scale kept as a bf16 tensor would be rounded first",
+    rounds_quotient=("bfloat16", "float16"),
 )

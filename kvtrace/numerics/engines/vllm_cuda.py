@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvtrace.numerics.casts import nearest_codes
-from kvtrace.numerics.engines.engine import Engine, divide_in_float32
+from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="vllm-cuda",
     formats=("e4m3fn", "e5m2"),
     rounding="nearest",
-    scale_down=divide_in_float32,
-    to_codes=nearest_codes,
-    divides_in_float32=True,
     exactness="bit-exact by the rules of its source",
 )

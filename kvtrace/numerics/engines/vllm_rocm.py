@@ -7,28 +7,14 @@ loads; the scale given here is the one in effect.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import torch
-
-from kvtrace.numerics.casts import nearest_codes
-from kvtrace.numerics.engines.engine import Engine, divide_in_float32
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-def _scale_down(x: Tensor, scale: Tensor) -> Tensor:
-    y = divide_in_float32(x, scale)
-    return y.half().float() if x.dtype == torch.float16 else y
-
+from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="vllm-rocm",
     formats=("e4m3fn", "e4m3fnuz"),
     rounding="nearest",
-    scale_down=_scale_down,
-    to_codes=nearest_codes,
-    divides_in_float32=False,
     exactness="by the rules of its source; not compared with an AMD GPU",
+    rounds_quotient=("float16",),
 )

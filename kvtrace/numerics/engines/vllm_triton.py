@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvtrace.numerics.casts import nearest_codes
-from kvtrace.numerics.engines.engine import Engine, divide_in_float32
+from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="vllm-triton",
     formats=("e4m3fn", "e5m2", "e4m3fnuz"),
     rounding="nearest",
-    scale_down=divide_in_float32,
-    to_codes=nearest_codes,
-    divides_in_float32=True,
     exactness="within 2 ulp of the quotient: Triton's division is not correctly rounded",
 )

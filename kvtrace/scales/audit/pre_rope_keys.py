@@ -25,12 +25,15 @@ def check(context: AuditContext) -> Iterator[Finding]:
     """Yield a warning where many K ranges, and no V's, end beyond the covered one by at most √2."""
     k = {unit: ratio for unit, ratio in context.ratios.items() if unit[2] == "k"}
     v = [ratio for unit, ratio in context.ratios.items() if unit[2] == "v"]
-    beyond = [
-        unit for unit, ratio in k.items() if ratio > CLIP_RATIO and context.costs[unit].excess > _MIN_EXCESS
-    ]
-    if not k or len(beyond) < _MIN_SHARE * len(k) or max(k.values()) > math.sqrt(2) * CLIP_RATIO:
+    if not k or max(k.values()) > math.sqrt(2) * CLIP_RATIO:
         return
     if sum(ratio > CLIP_RATIO for ratio in v) > 0.05 * len(v):
+        return
+    beyond = [unit for unit, ratio in k.items() if ratio > CLIP_RATIO]
+    # The least error, which is searched for, comes last.
+    if len(beyond) >= _MIN_SHARE * len(k):
+        beyond = [unit for unit in beyond if context.costs[unit].excess > _MIN_EXCESS]
+    if len(beyond) < _MIN_SHARE * len(k):
         return
     known = context.artifact.format in _TOOLS
     who = (

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kvtrace.numerics.casts import values_of_codes
+from kvtrace.numerics.casts import nearest_codes, scale_down, to_codes, values_of_codes
 from kvtrace.numerics.engines import DEFAULT_ENGINE, find_pair
-from kvtrace.numerics.formats import find_format
+from kvtrace.numerics.formats import E4M3FN, find_format
+from kvtrace.numerics.online import SMALLEST_SCALE
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from kvtrace.numerics.online import OnlinePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def quantize(
     [64, 178, 126]
     """
     found, fmt = find_pair(engine, format)
-    return found.to_codes(found.scale_down(x, _as_scale(scale, x)), fmt)
+    return to_codes(scale_down(x, _as_scale(scale, x), found), found, fmt)
 
 
 def dequantize(codes: Tensor, scale: Tensor | float, *, format: str = "e4m3fn") -> Tensor:
@@ -76,17 +79,38 @@ def round_trip(
     """
     found, fmt = find_pair(engine, format)
     scale = _as_scale(scale, x)
-    y = found.scale_down(x, scale)
+    y = scale_down(x, scale, found)
     magnitude = y.abs()
     threshold = fmt.clip_threshold(found.rounding)
     clipped = magnitude > threshold if found.rounding == "nearest" else magnitude >= threshold
-    if not found.divides_in_float32:
+    if not found.divides_in_float32(str(x.dtype).removeprefix("torch.")):
         magnitude = (x.float() / scale).abs_()
     out_of_range = magnitude > fmt.max_value
-    restored = values_of_codes(found.to_codes(y, fmt), fmt).mul_(scale)
+    restored = values_of_codes(to_codes(y, found, fmt), fmt).mul_(scale)
     finite = torch.isfinite(x)
     flushed = (restored == 0) & (x != 0)
     return RoundTrip(restored, out_of_range & finite, clipped & finite, flushed & finite)
+
+
+def online_round_trip(x: Tensor, policy: OnlinePolicy) -> Tensor:
+    """Return what the cache gives back for `x`, float32.
+
+    x: [..., head_dim], bfloat16, float16 or float32. Values that are not finite take no part in their
+    vector's absmax; what they come back as is not defined.
+
+    >>> from kvtrace.numerics.online import ONLINE_POLICIES
+    >>> x = torch.tensor([[127.0, 0.5, -1.5, 0.4]])
+    >>> online_round_trip(x, ONLINE_POLICIES["int8-per-token-head"]).tolist()
+    [[127.0, 1.0, -2.0, 0.0]]
+    """
+    wide = x.float()
+    absmax = torch.where(torch.isfinite(wide), wide, 0).abs().amax(-1, keepdim=True)
+    scale = (absmax / policy.max_value).clamp_(min=SMALLEST_SCALE)
+    y = wide * scale.reciprocal()
+    if policy.format == "int8":
+        half_away = torch.trunc(y + torch.copysign(torch.full_like(y, 0.5), y))
+        return half_away.clamp_(-policy.max_value, policy.max_value).mul_(scale)
+    return values_of_codes(nearest_codes(y, E4M3FN), E4M3FN).mul_(scale)
 
 
 def _as_scale(scale: Tensor | float, like: Tensor) -> Tensor:

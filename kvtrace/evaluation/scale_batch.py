@@ -1,0 +1,48 @@
+"""The candidates' scales as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvtrace.evaluation.apply import AppliedScales
+    from kvtrace.evaluation.candidate import EngineSetup
+    from kvtrace.trace.profile_format import TensorRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleBatch:
+    """Some candidates with one setup, in one layer, K or V."""
+
+    setup: EngineSetup
+    numbers: NDArray[np.int64]
+    """[candidate], their places along the candidate axis of the sums."""
+    scale: NDArray[np.float32]
+    """[candidate, kv_head]."""
+
+    def part(self, candidates: slice, heads: slice = slice(None)) -> ScaleBatch:
+        """Return some of the candidates, in some of the heads."""
+        return ScaleBatch(self.setup, self.numbers[candidates], self.scale[candidates, heads])
+
+
+def scales_of_tensor(
+    applied: Sequence[tuple[EngineSetup | None, AppliedScales]], tensor: TensorRecord
+) -> list[ScaleBatch]:
+    """Return the candidates that quantize one layer, K or V, one batch per setup."""
+    found: dict[EngineSetup, dict[int, list[float]]] = {}
+    for number, (setup, scales) in enumerate(applied):
+        if setup is not None:
+            own = scales.of_heads(tensor.layer, tensor.tensor, tensor.kv_heads)
+            if own is not None:
+                found.setdefault(setup, {})[number] = own
+    return [
+        ScaleBatch(setup, np.array(list(own)), np.array(list(own.values()), np.float32))
+        for setup, own in found.items()
+    ]

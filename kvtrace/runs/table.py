@@ -1,0 +1,58 @@
+"""What a table of a run is made of: columns with a type and a meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RUN_SCHEMA_VERSION: Final = "1.1"
+"""Minor versions add tables and columns. 1.1: groups, magnitudes, calibrated_amax."""
+
+ArrowType = Literal["string", "int32", "int64", "float32", "float64", "bool_"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, Arrow type and meaning, with the unit."""
+
+    name: str
+    type_name: ArrowType
+    meaning: str
+    since: int = 0
+    """Minor schema version that brought it; NULL in a run of an earlier one."""
+
+    @property
+    def type(self) -> Any:
+        """Return the Arrow type. Imports pyarrow, which reading a run does without."""
+        import pyarrow as pa
+
+        return getattr(pa, self.type_name)()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One Parquet file of a run."""
+
+    name: str
+    grain: str
+    columns: tuple[Column, ...]
+    since: int = 0
+    """Minor schema version that brought it; without rows in a run of an earlier one."""
+
+    @property
+    def file_name(self) -> str:
+        """Return the file's name inside the run directory."""
+        return f"{self.name}.parquet"
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """Return the Arrow schema; each field carries its meaning as metadata."""
+        import pyarrow as pa
+
+        return pa.schema(
+            [pa.field(c.name, c.type, metadata={"meaning": c.meaning}) for c in self.columns],
+            metadata={"grain": self.grain, "kvtrace_schema_version": RUN_SCHEMA_VERSION},
+        )
