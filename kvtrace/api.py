@@ -44,13 +44,15 @@ def replay(
     *,
     setup: EngineSetup | None = None,
     device: str | None = None,
+    intervals: bool = False,
     out: Path | str | None = None,
 ) -> NotebookRun:
     """Replay traces through FP8 under bf16, the effective scales (if any), 1.0 and each artifact.
 
     scales: checkpoints or scale files. setup: engine, format, backend, TP and skipped layers; None: the
     captured engine's if its cache was FP8, else vLLM on CUDA. device: cpu, cuda or cuda:N; None: CUDA if
-    there is one. out: where the run is kept; None: a temporary directory, gone with the returned object.
+    there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals` does. out: where
+    the run is kept; None: a temporary directory, gone with the returned object.
     Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, …
     """
     from kvtrace.evaluation import replay as replay_candidates
@@ -61,9 +63,10 @@ def replay(
     artifacts = [load_artifact(path) for path in scales]
     candidates = standard_candidates(several, artifacts, setup)
     if out is not None:
-        return NotebookRun(replay_candidates(several, candidates, out, device=device))
+        return NotebookRun(replay_candidates(several, candidates, out, device=device, intervals=intervals))
     scratch = Path(mkdtemp(prefix="kvtrace-"))
-    run = NotebookRun(replay_candidates(several, candidates, scratch / "run", device=device), kept=False)
+    made = replay_candidates(several, candidates, scratch / "run", device=device, intervals=intervals)
+    run = NotebookRun(made, kept=False)
     weakref.finalize(run, shutil.rmtree, scratch, ignore_errors=True)
     return run
 

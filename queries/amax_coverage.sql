@@ -4,9 +4,9 @@
 -- By hand: cd RUN && duckdb -init .../queries/views.sql \
 --   -f .../queries/amax_coverage.sql
 --
--- A maximum grows with the number of tokens: a workload that was captured more
--- looks wider. Up to 464/448 beyond a covered magnitude nothing is clipped
--- (e4m3fn).
+-- A maximum grows with the number of requests: a workload that was captured
+-- more looks wider (amax_by_class compares them at equal size). Up to 464/448
+-- beyond a covered magnitude nothing is clipped (e4m3fn).
 --
 -- Parameters
 --   top        heads shown per candidate and tensor; 10
@@ -22,6 +22,10 @@
 --   headroom          covered_amax / live_amax; below 1: out of range
 --   live_amax         largest finite magnitude captured
 --   covered_amax      magnitude covered, the smallest over sources
+--   calibrated_amax   largest magnitude of the calibration, by the artifact's
+--                     manifest; NULL without one
+--   drift             live_amax / calibrated_amax; above 1: values that the
+--                     calibration never saw
 --   scale             dequantization multiplier, the smallest over sources
 --   widest_workload   the workload that live_amax is of
 --   widest_phase      its phase
@@ -47,7 +51,8 @@ WITH live AS (
 ),
 covered AS (
   SELECT candidate, tensor, layer, kv_head,
-    min(covered_amax) AS covered_amax, min(scale) AS scale
+    min(covered_amax) AS covered_amax,
+    min(calibrated_amax) AS calibrated_amax, min(scale) AS scale
   FROM scales
   WHERE source = coalesce(getvariable('source')::VARCHAR, source)
   GROUP BY candidate, tensor, layer, kv_head
@@ -55,7 +60,8 @@ covered AS (
 joined AS (
   SELECT ordinal, candidate, tensor, layer, kv_head,
     covered_amax / nullif(abs(widest.amax), 0) AS headroom,
-    abs(widest.amax) AS live_amax, covered_amax, scale,
+    abs(widest.amax) AS live_amax, covered_amax, calibrated_amax,
+    abs(widest.amax) / nullif(calibrated_amax, 0) AS drift, scale,
     widest.workload AS widest_workload,
     widest.phase AS widest_phase,
     octave_from(widest.octave) AS widest_from,
@@ -67,8 +73,8 @@ joined AS (
   WHERE kind <> 'bf16'
 )
 SELECT candidate, tensor, layer, kv_head, headroom, live_amax, covered_amax,
-  scale, widest_workload, widest_phase, widest_from, widest_to, prefill_amax,
-  decode_amax, num_vectors
+  calibrated_amax, drift, scale, widest_workload, widest_phase, widest_from,
+  widest_to, prefill_amax, decode_amax, num_vectors
 FROM joined
 QUALIFY row_number() OVER (
     PARTITION BY candidate, tensor

@@ -23,6 +23,9 @@
 --   step_to                     last generation step
 --   vectors_out_of_range_frac   share of vectors out of range, 0 to 1
 --   vectors_clipped_frac        share of vectors with a clipped value
+--   vectors_clipped_low         95 % interval of that over requests; NULL:
+--                               fewer than 3 of them, too few to tell
+--   vectors_clipped_high        its upper end; NULL: fewer than 5 requests
 --   num_requests                requests with a captured row here
 --   num_incomplete_requests     of them, those with missing or dropped rows
 --   num_tokens                  captured rows here
@@ -103,13 +106,43 @@ sums AS (
     }) FILTER (num_out_of_range > 0) AS worst
   FROM by_head
   GROUP BY candidate, tensor, step_from
+),
+-- Vectors of every request, and those that are clipped, for the interval.
+trials AS (
+  SELECT source, tensor, step_from, request, sum(weight) AS n
+  FROM vectors JOIN strata USING (source, "row")
+  WHERE absmax_code IS NOT NULL
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+  GROUP BY ALL
+),
+events AS (
+  SELECT candidate, source, tensor, step_from, request, sum(weight) AS x
+  FROM clipped_vectors JOIN strata USING (source, "row")
+  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+  GROUP BY ALL
+),
+intervals AS (
+  SELECT candidate, tensor, step_from,
+    request_sums(coalesce(x, 0), n) AS clipped
+  FROM trials
+    JOIN candidate_sources USING (source)
+    LEFT JOIN events
+      USING (candidate, source, tensor, step_from, request)
+  GROUP BY candidate, tensor, step_from
 )
 SELECT candidate, tensor, step_from,
   coalesce(
     step_from + getvariable('width')::BIGINT - 1,
     octave_to(octave_of(step_from))
   ) AS step_to,
-  vectors_out_of_range_frac, vectors_clipped_frac, num_requests,
+  vectors_out_of_range_frac, vectors_clipped_frac,
+  fraction_low(clipped) AS vectors_clipped_low,
+  fraction_high(clipped) AS vectors_clipped_high, num_requests,
   num_incomplete_requests, num_tokens, num_vectors,
   num_vectors_out_of_range, num_vectors_clipped, num_heads,
   num_heads_out_of_range, worst.layer AS worst_layer,
@@ -118,5 +151,6 @@ SELECT candidate, tensor, step_from,
 FROM sums
   JOIN coverage USING (step_from)
   JOIN candidates USING (candidate)
+  LEFT JOIN intervals USING (candidate, tensor, step_from)
 WHERE kind <> 'bf16'
 ORDER BY ordinal, tensor, step_from;

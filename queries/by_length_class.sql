@@ -29,6 +29,9 @@
 --   tokens_to                   longest of the sampled requests in it, tokens
 --   vectors_out_of_range_frac   share of vectors out of range, 0 to 1
 --   vectors_clipped_frac        share of vectors with a clipped value
+--   vectors_clipped_low         95 % interval of that over requests; NULL:
+--                               fewer than 3 of them, too few to tell
+--   vectors_clipped_high        its upper end; NULL: fewer than 5 requests
 --   num_requests                requests with a captured row here
 --   num_incomplete_requests     of them, those with missing or dropped rows
 --   num_tokens                  captured rows here
@@ -138,6 +141,35 @@ sums AS (
     }) FILTER (num_out_of_range > 0) AS worst
   FROM by_head
   GROUP BY candidate, tensor, length, class_number
+),
+-- Vectors of every request, and those that are clipped, for the interval.
+trials AS (
+  SELECT source, tensor, length, class_number, request, sum(weight) AS n
+  FROM vectors JOIN strata USING (source, "row")
+  WHERE absmax_code IS NOT NULL
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+  GROUP BY ALL
+),
+events AS (
+  SELECT candidate, source, tensor, length, class_number, request,
+    sum(weight) AS x
+  FROM clipped_vectors JOIN strata USING (source, "row")
+  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+  GROUP BY ALL
+),
+intervals AS (
+  SELECT candidate, tensor, length, class_number,
+    request_sums(coalesce(x, 0), n) AS clipped
+  FROM trials
+    JOIN candidate_sources USING (source)
+    LEFT JOIN events
+      USING (candidate, source, tensor, length, class_number, request)
+  GROUP BY candidate, tensor, length, class_number
 )
 SELECT candidate, tensor, length,
   CASE
@@ -147,7 +179,9 @@ SELECT candidate, tensor, length,
     ELSE tokens_from || '–' || tokens_to
   END AS class,
   tokens_from, tokens_to,
-  vectors_out_of_range_frac, vectors_clipped_frac, num_requests,
+  vectors_out_of_range_frac, vectors_clipped_frac,
+  fraction_low(clipped) AS vectors_clipped_low,
+  fraction_high(clipped) AS vectors_clipped_high, num_requests,
   num_incomplete_requests, num_tokens, num_vectors,
   num_vectors_out_of_range, num_vectors_clipped, num_heads,
   num_heads_out_of_range, worst.layer AS worst_layer,
@@ -157,5 +191,6 @@ FROM sums
   JOIN coverage USING (length, class_number)
   JOIN ranges USING (length, class_number)
   JOIN candidates USING (candidate)
+  LEFT JOIN intervals USING (candidate, tensor, length, class_number)
 WHERE kind <> 'bf16'
 ORDER BY ordinal, tensor, length DESC, class_number;

@@ -26,6 +26,9 @@
 --   clipped_frac               share of values clipped, 0 to 1
 --   vectors_out_of_range_frac  share of vectors out of range, 0 to 1
 --   vectors_clipped_frac       share of vectors with a clipped value, 0 to 1
+--   vectors_clipped_low        95 % interval of that over requests; NULL:
+--                              fewer than 3 of them, too few to tell
+--   vectors_clipped_high       its upper end; NULL: fewer than 5 requests
 --   flushed_frac               share of values flushed to 0, 0 to 1
 --   clip_error_frac            share of the squared error due to clipping
 --   sqnr_db                    signal to quantization noise, dB, higher better
@@ -124,7 +127,7 @@ vector_sums AS (
   WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
   GROUP BY candidate, tensor, phase, position_octave
 ),
-tokens AS (
+coverage AS (
   SELECT phase, position_octave,
     count(DISTINCT (source, request)) AS num_requests,
     count(*) AS num_tokens
@@ -133,6 +136,41 @@ tokens AS (
     AND phase = coalesce(getvariable('phase')::VARCHAR, phase)
     AND source = coalesce(getvariable('source')::VARCHAR, source)
   GROUP BY phase, position_octave
+),
+-- Vectors of every request, and those that are clipped, for the interval.
+trials AS (
+  SELECT source, tensor, phase, position_octave, request, sum(weight) AS n
+  FROM vectors JOIN tokens USING (source, "row")
+  WHERE absmax_code IS NOT NULL
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
+    AND phase = coalesce(getvariable('phase')::VARCHAR, phase)
+    AND source = coalesce(getvariable('source')::VARCHAR, source)
+  GROUP BY ALL
+),
+events AS (
+  SELECT candidate, source, tensor, phase, position_octave, request,
+    sum(weight) AS x
+  FROM clipped_vectors JOIN tokens USING (source, "row")
+  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
+    AND phase = coalesce(getvariable('phase')::VARCHAR, phase)
+    AND source = coalesce(getvariable('source')::VARCHAR, source)
+  GROUP BY ALL
+),
+intervals AS (
+  SELECT candidate, tensor, phase, position_octave,
+    request_sums(coalesce(x, 0), n) AS clipped
+  FROM trials
+    JOIN candidate_sources USING (source)
+    LEFT JOIN events
+      USING (candidate, source, tensor, phase, position_octave, request)
+  GROUP BY candidate, tensor, phase, position_octave
 )
 SELECT candidate, tensor, phase, position_octave,
   octave_from(position_octave) AS position_from,
@@ -142,6 +180,8 @@ SELECT candidate, tensor, phase, position_octave,
   w_vectors_out_of_range / nullif(w_vectors, 0)
     AS vectors_out_of_range_frac,
   w_vectors_clipped / nullif(w_vectors, 0) AS vectors_clipped_frac,
+  fraction_low(clipped) AS vectors_clipped_low,
+  fraction_high(clipped) AS vectors_clipped_high,
   w_flushed / nullif(w_values, 0) AS flushed_frac,
   w_sq_clip_error / nullif(w_sq_error, 0) AS clip_error_frac,
   sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
@@ -154,6 +194,7 @@ SELECT candidate, tensor, phase, position_octave,
 FROM value_sums
   JOIN candidates USING (candidate)
   LEFT JOIN vector_sums USING (candidate, tensor, phase, position_octave)
-  LEFT JOIN tokens USING (phase, position_octave)
+  LEFT JOIN coverage USING (phase, position_octave)
+  LEFT JOIN intervals USING (candidate, tensor, phase, position_octave)
 WHERE kind <> 'bf16'
 ORDER BY ordinal, tensor, phase DESC, position_octave;

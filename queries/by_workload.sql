@@ -23,9 +23,20 @@
 --   clipped_frac               share of values clipped, 0 to 1
 --   vectors_out_of_range_frac  share of vectors out of range, 0 to 1
 --   vectors_clipped_frac       share of vectors with a clipped value, 0 to 1
+--   vectors_clipped_low        95 % interval of that over requests; NULL:
+--                              fewer than 3 of them, too few to tell
+--   vectors_clipped_high       its upper end; NULL: fewer than 5 requests
 --   flushed_frac               share of values flushed to 0, 0 to 1
 --   clip_error_frac            share of the squared error due to clipping
 --   sqnr_db                    signal to quantization noise, dB, higher better
+--   clipped_low                95 % interval of clipped_frac over requests;
+--                              NULL: too few request groups, or a run
+--                              without them (kvtrace replay --intervals)
+--   clipped_high               its upper end; so are the next ones
+--   clip_error_low             of clip_error_frac
+--   clip_error_high            of clip_error_frac
+--   sqnr_low_db                of sqnr_db
+--   sqnr_high_db               of sqnr_db
 --   num_heads                  (layer, kv_head) pairs measured
 --   num_heads_out_of_range     heads with a value out of range
 --   num_heads_clipped          heads with a clipped value
@@ -121,7 +132,7 @@ vector_sums AS (
   WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
   GROUP BY candidate, tensor, workload
 ),
-tokens AS (
+coverage AS (
   SELECT workload,
     count(DISTINCT (source, request)) AS num_requests,
     count(*) AS num_tokens
@@ -129,6 +140,68 @@ tokens AS (
   WHERE phase = coalesce(getvariable('phase')::VARCHAR, phase)
     AND source = coalesce(getvariable('source')::VARCHAR, source)
   GROUP BY workload
+),
+-- Vectors of every request, and those that are clipped, for the interval.
+trials AS (
+  SELECT source, tensor, workload, request, sum(weight) AS n
+  FROM vectors JOIN tokens USING (source, "row")
+  WHERE absmax_code IS NOT NULL
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
+    AND phase = coalesce(getvariable('phase')::VARCHAR, phase)
+    AND source = coalesce(getvariable('source')::VARCHAR, source)
+  GROUP BY ALL
+),
+events AS (
+  SELECT candidate, source, tensor, workload, request, sum(weight) AS x
+  FROM clipped_vectors JOIN tokens USING (source, "row")
+  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
+    AND phase = coalesce(getvariable('phase')::VARCHAR, phase)
+    AND source = coalesce(getvariable('source')::VARCHAR, source)
+  GROUP BY ALL
+),
+intervals AS (
+  SELECT candidate, tensor, workload,
+    request_sums(coalesce(x, 0), n) AS clipped
+  FROM trials
+    JOIN candidate_sources USING (source)
+    LEFT JOIN events
+      USING (candidate, source, tensor, workload, request)
+  GROUP BY candidate, tensor, workload
+),
+-- The same sums by request group, for the intervals of ratios.
+grouped AS (
+  SELECT candidate, tensor, workload, request_group,
+    sum(weight * num_values) AS w_values,
+    sum(weight * num_clipped) AS w_clipped,
+    sum(weight * sum_sq_signal) AS w_sq_signal,
+    sum(weight * sum_sq_error) AS w_sq_error,
+    sum(weight * sum_sq_clip_error) AS w_sq_clip_error
+  FROM groups JOIN sampling USING (source, sampling_id)
+  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
+    AND phase = coalesce(getvariable('phase')::VARCHAR, phase)
+    AND source = coalesce(getvariable('source')::VARCHAR, source)
+  GROUP BY ALL
+),
+group_lists AS (
+  SELECT candidate, tensor, workload,
+    list(w_values ORDER BY request_group) AS g_values,
+    list(w_clipped ORDER BY request_group) AS g_clipped,
+    list(w_sq_signal ORDER BY request_group) AS g_sq_signal,
+    list(w_sq_error ORDER BY request_group) AS g_sq_error,
+    list(w_sq_clip_error ORDER BY request_group) AS g_sq_clip_error
+  FROM grouped
+  GROUP BY candidate, tensor, workload
 )
 SELECT candidate, tensor, workload,
   w_out_of_range / nullif(w_values, 0) AS out_of_range_frac,
@@ -136,9 +209,17 @@ SELECT candidate, tensor, workload,
   w_vectors_out_of_range / nullif(w_vectors, 0)
     AS vectors_out_of_range_frac,
   w_vectors_clipped / nullif(w_vectors, 0) AS vectors_clipped_frac,
+  fraction_low(clipped) AS vectors_clipped_low,
+  fraction_high(clipped) AS vectors_clipped_high,
   w_flushed / nullif(w_values, 0) AS flushed_frac,
   w_sq_clip_error / nullif(w_sq_error, 0) AS clip_error_frac,
   sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
+  ratio_low(g_clipped, g_values) AS clipped_low,
+  ratio_high(g_clipped, g_values) AS clipped_high,
+  ratio_low(g_sq_clip_error, g_sq_error) AS clip_error_low,
+  ratio_high(g_sq_clip_error, g_sq_error) AS clip_error_high,
+  sqnr_db(ratio_low(g_sq_signal, g_sq_error), 1) AS sqnr_low_db,
+  sqnr_db(ratio_high(g_sq_signal, g_sq_error), 1) AS sqnr_high_db,
   num_heads, num_heads_out_of_range, num_heads_clipped,
   worst.layer AS worst_layer, worst.kv_head AS worst_kv_head,
   abs(worst.clipped) AS worst_clipped_frac,
@@ -148,6 +229,8 @@ SELECT candidate, tensor, workload,
 FROM value_sums
   JOIN candidates USING (candidate)
   LEFT JOIN vector_sums USING (candidate, tensor, workload)
-  LEFT JOIN tokens USING (workload)
+  LEFT JOIN coverage USING (workload)
+  LEFT JOIN intervals USING (candidate, tensor, workload)
+  LEFT JOIN group_lists USING (candidate, tensor, workload)
 WHERE kind <> 'bf16'
 ORDER BY ordinal, tensor, workload;

@@ -12,6 +12,8 @@
 --   workload   this workload alone; all
 --   phase      prefill or decode alone; both
 --   source     this trace alone; all
+--   intervals  true or false: work out the intervals; true if a candidate
+--              is named, else they are NULL
 --
 -- Columns
 --   candidate                  the candidate's name
@@ -27,6 +29,10 @@
 --   clipped_frac               share of values clipped, 0 to 1
 --   vectors_out_of_range_frac  share of vectors out of range, 0 to 1
 --   vectors_clipped_frac       share of vectors with a clipped value, 0 to 1
+--   vectors_clipped_low        95 % interval of that over requests; NULL:
+--                              fewer than 3 of them, too few to tell
+--   vectors_clipped_high       its upper end; NULL: fewer than 5 requests
+--   num_requests               requests that the interval counts
 --   flushed_frac               share of values flushed to 0, 0 to 1
 --   clip_error_frac            share of the squared error due to clipping
 --   sqnr_db                    signal to quantization noise, dB, higher better
@@ -118,6 +124,41 @@ vector_sums AS (
   FROM scales JOIN codes USING (source, layer, kv_head, tensor)
   WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
   GROUP BY candidate, tensor
+),
+-- Vectors of every request, and those that are clipped, for the interval.
+trials AS (
+  SELECT source, tensor, request, sum(weight) AS n
+  FROM vectors JOIN tokens USING (source, "row")
+  WHERE absmax_code IS NOT NULL
+    AND coalesce(
+      getvariable('intervals')::BOOLEAN, getvariable('candidate') IS NOT NULL
+    )
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
+    AND phase = coalesce(getvariable('phase')::VARCHAR, phase)
+    AND source = coalesce(getvariable('source')::VARCHAR, source)
+  GROUP BY ALL
+),
+events AS (
+  SELECT candidate, source, tensor, request, sum(weight) AS x
+  FROM clipped_vectors JOIN tokens USING (source, "row")
+  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
+    AND coalesce(
+      getvariable('intervals')::BOOLEAN, getvariable('candidate') IS NOT NULL
+    )
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
+    AND phase = coalesce(getvariable('phase')::VARCHAR, phase)
+    AND source = coalesce(getvariable('source')::VARCHAR, source)
+  GROUP BY ALL
+),
+intervals AS (
+  SELECT candidate, tensor, count(*) AS num_requests,
+    request_sums(coalesce(x, 0), n) AS clipped
+  FROM trials
+    JOIN candidate_sources USING (source)
+    LEFT JOIN events USING (candidate, source, tensor, request)
+  GROUP BY candidate, tensor
 )
 SELECT candidate, tensor, kind, status, reason, hypothetical, engine, format,
   granularity,
@@ -126,6 +167,9 @@ SELECT candidate, tensor, kind, status, reason, hypothetical, engine, format,
   w_vectors_out_of_range / nullif(w_vectors, 0)
     AS vectors_out_of_range_frac,
   w_vectors_clipped / nullif(w_vectors, 0) AS vectors_clipped_frac,
+  fraction_low(clipped) AS vectors_clipped_low,
+  fraction_high(clipped) AS vectors_clipped_high,
+  num_requests,
   w_flushed / nullif(w_values, 0) AS flushed_frac,
   w_sq_clip_error / nullif(w_sq_error, 0) AS clip_error_frac,
   sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
@@ -137,5 +181,6 @@ SELECT candidate, tensor, kind, status, reason, hypothetical, engine, format,
 FROM candidates
   LEFT JOIN value_sums USING (candidate)
   LEFT JOIN vector_sums USING (candidate, tensor)
+  LEFT JOIN intervals USING (candidate, tensor)
 WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
 ORDER BY ordinal, tensor;

@@ -13,6 +13,8 @@
 --   candidate  this candidate alone; all
 --   tensor     k or v alone; both
 --   source     this trace alone; all
+--   intervals  true or false: work out the intervals; true if a candidate is
+--              named, else they are NULL
 --
 -- Columns
 --   candidate                  the candidate's name
@@ -25,6 +27,9 @@
 --   clipped_frac               share of values clipped, 0 to 1
 --   vectors_out_of_range_frac  share of vectors out of range, 0 to 1
 --   vectors_clipped_frac       share of vectors with a clipped value, 0 to 1
+--   vectors_clipped_low        95 % interval of that over requests; NULL:
+--                              fewer than 3 of them, too few to tell
+--   vectors_clipped_high       its upper end; NULL: fewer than 5 requests
 --   flushed_frac               share of values flushed to 0, 0 to 1
 --   clip_error_frac            share of the squared error due to clipping
 --   sqnr_db                    signal to quantization noise, dB, higher better
@@ -145,14 +150,57 @@ ranked AS (
         vectors_clipped_frac DESC NULLS LAST, layer, kv_head
     ) AS vector_rank
   FROM heads
+),
+shown AS MATERIALIZED (
+  SELECT *
+  FROM ranked
+  WHERE least(rank, vector_rank)
+    <= coalesce(getvariable('top')::INTEGER, 10)
+),
+in_doubt AS (
+  SELECT candidate, tensor, layer, kv_head
+  FROM shown
+  WHERE coalesce(
+    getvariable('intervals')::BOOLEAN, getvariable('candidate') IS NOT NULL
+  )
+),
+-- Vectors of every request, and those that are clipped, for the interval.
+trials AS (
+  SELECT source, tensor, layer, kv_head, request, sum(weight) AS n
+  FROM vectors
+    SEMI JOIN in_doubt USING (tensor, layer, kv_head)
+    JOIN tokens USING (source, "row")
+  WHERE absmax_code IS NOT NULL
+    AND source = coalesce(getvariable('source')::VARCHAR, source)
+  GROUP BY ALL
+),
+events AS (
+  SELECT candidate, source, tensor, layer, kv_head, request, sum(weight) AS x
+  FROM vectors
+    SEMI JOIN in_doubt USING (tensor, layer, kv_head)
+    JOIN scales USING (source, tensor, layer, kv_head)
+    JOIN tokens USING (source, "row")
+  WHERE absmax_code > max_unclipped_code
+  GROUP BY ALL
+),
+intervals AS (
+  SELECT candidate, tensor, layer, kv_head,
+    request_sums(coalesce(x, 0), n) AS clipped
+  FROM in_doubt
+    JOIN trials USING (tensor, layer, kv_head)
+    JOIN candidate_sources USING (source, candidate)
+    LEFT JOIN events
+      USING (candidate, source, tensor, layer, kv_head, request)
+  GROUP BY candidate, tensor, layer, kv_head
 )
 SELECT candidate, tensor, rank, vector_rank, layer, kv_head,
   out_of_range_frac, clipped_frac, vectors_out_of_range_frac,
-  vectors_clipped_frac, flushed_frac, clip_error_frac, sqnr_db,
+  vectors_clipped_frac,
+  fraction_low(clipped) AS vectors_clipped_low,
+  fraction_high(clipped) AS vectors_clipped_high,
+  flushed_frac, clip_error_frac, sqnr_db,
   num_values, num_out_of_range, num_clipped, num_flushed, num_nonfinite,
   num_vectors, num_vectors_out_of_range, num_vectors_clipped,
   max_abs, covered_amax
-FROM ranked
-WHERE least(rank, vector_rank)
-  <= coalesce(getvariable('top')::INTEGER, 10)
+FROM shown LEFT JOIN intervals USING (candidate, tensor, layer, kv_head)
 ORDER BY ordinal, tensor, rank, layer, kv_head;

@@ -10,12 +10,14 @@ import pyarrow.parquet as pq
 
 from kvtrace.runs.checksums import table_checksums
 from kvtrace.runs.record import RunRecord, SourceRecord
-from kvtrace.runs.schema import RUN_FILE, TABLES, Column, Table
+from kvtrace.runs.schema import RUN_FILE, TABLES
 from kvtrace.trace.format import EngineRecord, ModelRecord, seal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from kvtrace.runs.table import Column, Table
 
 Rows = list[dict[str, Any]]
 
@@ -103,7 +105,7 @@ def _parsed(text: str, kind: pa.DataType) -> Any:
 
 def _neutral(column: Column) -> Any:
     kind = column.type
-    if column.name == "calibrated_max_length":
+    if column.name in ("calibrated_max_length", "calibrated_amax"):
         return None
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return 0

@@ -65,12 +65,16 @@ def gate_run(
     strides: Sequence[int] = (1,),
     without: Sequence[tuple[int, int, str]] = (),
     sources_of: Mapping[str, Sequence[str]] | None = None,
+    groups: Sequence[Mapping[str, Any]] = (),
+    findings: Sequence[Mapping[str, Any]] = (),
+    calibrated_amax: Mapping[tuple[int, int, str], float] | None = None,
     record: RunRecord | None = None,
 ) -> Path:
     """Write a run. thresholds: candidate → (largest in-range code, largest unclipped code).
 
     head_thresholds: the same for (candidate, head). unquantized: candidate → layers it leaves alone.
     without: heads that have no vector at all. sources_of: candidate → the traces in which it exists; all.
+    groups, findings: rows of these tables. calibrated_amax: of the heads that have one.
     """
     sources = sorted({part.source for part in traffic})
     tables: dict[str, list[dict[str, Any]]] = {
@@ -91,6 +95,7 @@ def gate_run(
                 or (thresholds or {}).get(one["candidate"], (LARGEST_IN_RANGE, LARGEST_UNCLIPPED)),
                 (unquantized or {}).get(one["candidate"], ()),
             )
+            | {"calibrated_amax": (calibrated_amax or {}).get(head) if one["kind"] == "artifact" else None}
             for one in candidates
             if one["status"] == "valid"
             for source in (sources_of or {}).get(one["candidate"], sources)
@@ -98,6 +103,8 @@ def gate_run(
         ],
         "cells": [],
         "vectors": [],
+        "groups": [dict(one) for one in groups],
+        "findings": [dict(one) for one in findings],
     }
     for part in traffic:
         _add(tables, part, [head for head in heads if head not in without])

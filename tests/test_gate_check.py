@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fabricate_run import run_record, source_record
-from gate_runs import CANDIDATES, Traffic, gate_run
+from gate_runs import CANDIDATES, HEADS, Traffic, gate_run
 
 from kvtrace.errors import InputError, NoValidCandidateError
 from kvtrace.gate.check import check
@@ -193,6 +193,97 @@ def test_value_level_limits_use_the_sums_and_say_that_they_are_estimates(tmp_pat
     assert not any(one.has_interval for one in by_name.values())
 
 
+def groups_of(clip_error: float, *, num_groups: int = 16, spread: float = 0.0) -> list[dict[str, object]]:
+    """Sums of every head: the squared error is 1 in a group, and `clip_error` of it clips, more or less."""
+    return [
+        {
+            "source": "day",
+            "candidate": "cal",
+            "layer": layer,
+            "kv_head": kv_head,
+            "tensor": tensor,
+            "workload": "chat",
+            "phase": "prefill",
+            "request_group": group,
+            "num_values": 100,
+            "num_clipped": 1,
+            "sum_sq_signal": 1000.0,
+            "sum_sq_error": 1.0,
+            "sum_sq_clip_error": clip_error * (1 + (spread if group % 2 else -spread)),
+        }
+        for layer, kv_head, tensor in HEADS
+        for group in range(num_groups)
+    ]
+
+
+def with_groups(folder: Path, groups: list[dict[str, object]]) -> Path:
+    names = ("num_values", "num_clipped", "sum_sq_signal", "sum_sq_error", "sum_sq_clip_error")
+    mine = [one for one in groups if (one["layer"], one["kv_head"], one["tensor"]) == HEADS[0]]
+    values = {name: sum(one[name] for one in mine) for name in names}  # type: ignore[misc]
+    return gate_run(folder / "run", Traffic("chat", 30, values=values), groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("clip_error", "spread", "verdict", "num_untold"),
+    [
+        (0.05, 0.0, Verdict.within, 0),
+        (0.20, 0.0, Verdict.breached, 0),
+        (0.05, 0.9, Verdict.within, 0),  # half the groups 0.005, half 0.095: 0.03 to 0.09
+        (0.09, 0.9, Verdict.not_enough, 4),  # estimates alone would call it within
+        (0.12, 0.9, Verdict.not_enough, 4),  # and this one breached
+    ],
+)
+def test_with_request_groups_a_limit_on_clip_error_is_judged_by_its_interval(
+    tmp_path: Path, clip_error: float, spread: float, verdict: Verdict, num_untold: int
+) -> None:
+    run = with_groups(tmp_path, groups_of(clip_error, spread=spread))
+    found = outcome(run, policy(tmp_path, "clip_error_frac = 0.1"))
+    (limit,) = found.segments[0].limits
+    assert (found.verdict, limit.num_untold, limit.has_interval) == (verdict, num_untold, True)
+    assert limit.worst is not None
+    assert limit.worst.low is not None
+    assert limit.worst.high is not None
+    assert limit.worst.low <= clip_error <= limit.worst.high
+    assert limit.worst.num_groups == 16
+    assert ("too few requests to tell" in str(limit.reason)) == (verdict is Verdict.not_enough)
+
+
+def test_an_sqnr_at_its_minimum_by_a_hair_is_not_called_within(tmp_path: Path) -> None:
+    groups = groups_of(0.0)
+    for one in groups:
+        one["sum_sq_signal"] = 1000.0 * (1.5 if int(str(one["request_group"])) % 2 else 0.51)
+    run = with_groups(tmp_path, groups)  # 30.02 dB, give or take
+    found = outcome(run, policy(tmp_path, "sqnr_db = 30"))
+    assert found.verdict is Verdict.not_enough
+    assert outcome(run, policy(tmp_path, "sqnr_db = 25")).verdict is Verdict.within
+    assert outcome(run, policy(tmp_path, "sqnr_db = 35")).verdict is Verdict.breached
+
+
+def test_heads_that_hardly_clip_are_within_by_their_estimate_and_counted_as_such(tmp_path: Path) -> None:
+    groups = groups_of(0.0)
+    for one in groups[:2]:
+        one["sum_sq_clip_error"] = 0.1
+    run = with_groups(tmp_path, groups)
+    found = outcome(run, policy(tmp_path, "clip_error_frac = 0.1"))
+    (limit,) = found.segments[0].limits
+    assert (found.verdict, limit.num_estimated) == (Verdict.within, 4)
+    assert "from clipping (estimated in 4 heads)" in found.envelope
+    assert "4 judged by the estimate" in " ".join(check_text(found).split())
+
+
+def test_seven_request_groups_are_too_few_to_tell_whatever_the_estimate(tmp_path: Path) -> None:
+    run = with_groups(tmp_path, groups_of(0.01, num_groups=7))
+    assert outcome(run, policy(tmp_path, "clip_error_frac = 0.1")).verdict is Verdict.not_enough
+
+
+def test_a_segment_of_some_positions_has_estimates_alone(tmp_path: Path) -> None:
+    run = with_groups(tmp_path, groups_of(0.09, spread=0.9))
+    segments = '[[segments]]\nname = "start"\npositions = [0, 16]'
+    found = outcome(run, policy(tmp_path, "clip_error_frac = 0.1", segments=segments))
+    (limit,) = found.segments[0].limits
+    assert (found.verdict, limit.has_interval) == (Verdict.within, False)
+
+
 def test_a_head_without_error_is_within_any_sqnr(tmp_path: Path) -> None:
     values = {"num_values": 10, "sum_sq_signal": 1.0, "sum_sq_error": 0.0}
     run = gate_run(tmp_path / "run", Traffic("chat", 20, values=values))
@@ -354,3 +445,44 @@ def test_hostile_workload_names_stay_plain_text(tmp_path: Path) -> None:
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_triggers_of_the_calibration_that_fired_are_named(tmp_path: Path) -> None:
+    findings = [
+        {
+            "source": "day",
+            "candidate": "cal",
+            "ordinal": number,
+            "id": name,
+            "severity": severity,
+            "message": message,
+        }
+        for number, (name, severity, message) in enumerate(
+            (
+                ("stale-artifact", "error", "the traced model's weights differ"),
+                ("outside-envelope", "note", "the mix of workloads differs a little"),
+                ("outside-envelope", "warning", "workloads that were not calibrated on: chat"),
+                ("kv-swapped", "error", "K and V are swapped"),
+            )
+        )
+    ]
+    run = gate_run(tmp_path / "run", Traffic("chat", 30), findings=findings)
+    assert outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5")).triggers == (
+        "calibration, in day: the traced model's weights differ",
+        "calibration, in day: workloads that were not calibrated on: chat",
+    )
+
+
+def test_live_values_beyond_the_calibrated_maximum_fire_a_trigger_where_the_scale_does_not_cover_them(
+    tmp_path: Path,
+) -> None:
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 30, values={"max_abs": 500.0}),
+        calibrated_amax={(0, 0, "k"): 200.0, (0, 0, "v"): 250.0, (0, 1, "k"): 600.0},
+    )
+    (trigger,) = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5")).triggers
+    assert trigger == (
+        "activation drift: 2 of 3 heads reach beyond their calibrated maximum and the covered range, "
+        "furthest layer 0 head 0 K: 2.5 × in chat"
+    )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from kvtrace.gate.policy import load_policy
 from kvtrace.runs.open import open_run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kvtrace.gate.comparison import Comparison, DecisionRow
@@ -256,3 +258,91 @@ def test_a_candidate_that_the_engine_runs_differently_is_scored_and_says_so(tmp_
 def test_a_row_without_quantized_heads_is_known_not_to_clip(tmp_path: Path) -> None:
     found = row(table(gate_run(tmp_path / "run", Traffic("chat", 30))), "bf16")
     assert [(one.low, one.high) for one in found.evidence] == [(0.0, 0.0)] * 2
+
+
+def group_rows(candidate: str, error: Sequence[float]) -> list[dict[str, object]]:
+    return [
+        {
+            "source": "day",
+            "candidate": candidate,
+            "layer": 0,
+            "kv_head": 0,
+            "tensor": "k",
+            "workload": "chat",
+            "phase": "prefill",
+            "request_group": number,
+            "num_values": 100,
+            "num_clipped": 1 + number % 2,
+            "sum_sq_signal": 1000.0,
+            "sum_sq_error": value,
+            "sum_sq_clip_error": 0.25 * value,
+        }
+        for number, value in enumerate(error)
+    ]
+
+
+def test_errors_are_compared_group_by_group(tmp_path: Path) -> None:
+    # Groups differ tenfold in their error, the two candidates by the same two thirds in each of them.
+    errors = [1.0 + 9 * (number % 2) for number in range(16)]
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 30, clipped={HEAD: [10] * 30}),
+        candidates=[BF16, CAL, UNIT],
+        thresholds={"unit": WIDE},
+        groups=group_rows("cal", errors) + group_rows("unit", [1.5 * error for error in errors]),
+    )
+    found = row(table(run), "cal")
+    k = next(pair for pair in found.paired if pair.tensor == "k")
+    change = 10 * math.log10(1.5)
+    assert (k.sqnr_change_db, k.sqnr_change_low_db, k.sqnr_change_high_db) == pytest.approx((change,) * 3)
+    evidence = next(one for one in found.evidence if one.tensor == "k")
+    assert (evidence.clip_error_low, evidence.clip_error_high) == pytest.approx((0.25, 0.25))
+    assert evidence.sqnr_low_db is not None
+    assert evidence.sqnr_high_db is not None
+    assert evidence.sqnr_low_db < 10 * math.log10(1000 / 5.5) < evidence.sqnr_high_db
+    v = next(pair for pair in found.paired if pair.tensor == "v")
+    assert (v.sqnr_change_db, v.sqnr_change_low_db) == (None, None)
+
+
+def test_seven_groups_are_too_few_to_tell_a_change_of_error(tmp_path: Path) -> None:
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 30),
+        candidates=[BF16, CAL, UNIT],
+        groups=group_rows("cal", [1.0] * 7) + group_rows("unit", [2.0] * 7),
+    )
+    k = next(pair for pair in row(table(run), "cal").paired if pair.tensor == "k")
+    assert k.sqnr_change_db == pytest.approx(10 * math.log10(2))
+    assert (k.sqnr_change_low_db, k.sqnr_change_high_db) == (None, None)
+    assert "too few requests to tell" in comparison_text(table(run))
+
+
+def test_the_difference_is_told_by_workload_and_by_the_policys_segments(tmp_path: Path) -> None:
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 40, clipped={HEAD: [10] * 40}),
+        Traffic("code", 40),
+        Traffic("tools", 4, clipped={HEAD: [10] * 4}),
+        candidates=[BF16, CAL, UNIT],
+        thresholds={"unit": WIDE},
+    )
+
+    def verdicts(comparison: Comparison) -> dict[str, str]:
+        v = next(pair for pair in row(comparison, "cal").paired if pair.tensor == "v")
+        return {segment.name: segment.verdict for segment in v.segments}
+
+    assert verdicts(table(run)) == {
+        "all · chat": "higher",
+        "all · code": "equal",
+        "all · tools": "not enough to tell",
+    }
+    path = write_policy(tmp_path, 0.5)
+    path.write_text(path.read_text() + 'workloads = ["chat"]\npositions = [0, 4, 16]\n')
+    found = table(run, policy=path)
+    assert verdicts(found) == {
+        "all · chat · positions 0 to 3": "higher",
+        "all · chat · positions 4 to 15": "higher",
+    }
+    assert [one.verdict.value for one in row(found, "cal").segments] == ["breached", "breached"]
+    text = " ".join(comparison_text(found).split())
+    assert "breached: all · chat · positions 0 to 3: vectors_clipped_frac, worst layer 0 head 1 V" in text

@@ -61,6 +61,20 @@ def test_sql_sees_every_view(run: Run) -> None:
         assert sql(run, f"SELECT count(*) FROM {view}").rows == [(rows,)]
 
 
+def test_a_rule_that_captures_nothing_has_no_weight(tmp_path: Path) -> None:
+    tables = read_tables(SMALL)
+    tables["sampling"].append(
+        {"source": "day", "sampling_id": 2, "position_stride": 16, "request_fraction": 0.0}
+    )
+    run = open_run(fabricate_run(tmp_path / "off.run", tables))
+    assert sql(run, "SELECT weight FROM sampling ORDER BY sampling_id").rows == [(1.0,), (3.0,), (None,)]
+
+
+def test_requests_that_lost_rows_are_incomplete_and_stand_for_what_was_captured(run: Run) -> None:
+    rows = sql(run, "SELECT request, incomplete, sum(weight) FROM tokens GROUP BY ALL ORDER BY ALL").rows
+    assert rows == [(0, False, 4.0), (1, True, 3.0)]
+
+
 def test_sql_takes_parameters_as_variables(run: Run) -> None:
     text = "SELECT getvariable('a')::INTEGER + 1 AS x, getvariable('b') AS y"
     assert sql(run, text, a="41", b="it's").rows == [(42, "it's")]
@@ -81,6 +95,7 @@ def test_a_parameter_of_one_query_does_not_reach_the_next(run: Run) -> None:
         "FROM cells SELECT candidate, count(*) GROUP BY ALL",
         "SELECT unnest([1, 2]), i FROM range(3) AS r(i)",
         "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 5) SELECT sum(n) FROM t",
+        "SELECT fraction_high(request_sums(0.0, 1.0)) FROM range(9)",
         "SUMMARIZE cells",
         "VALUES (1), (2)",
     ],
@@ -169,7 +184,7 @@ def test_an_unknown_query_or_parameter_is_answered_with_those_there_are(run: Run
     with pytest.raises(QueryError, match=r"'nope'; there are .*by_position, .*rank_heads"):
         find_query("nope")
     with pytest.raises(
-        QueryError, match=r"rank_heads has no parameter 'layer'; it takes candidate, source, tensor, top"
+        QueryError, match=r"rank_heads has no parameter 'layer'; it takes candidate, intervals, source, ten"
     ):
         run_query(connect_with_views(run), find_query("rank_heads"), {"layer": "1"})
     with pytest.raises(QueryError, match="the SQL has no parameter 'a'; it takes no parameter"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -12,9 +13,13 @@ import pytest
 from fabricate_run import fabricate_run, read_tables, run_record, write_record
 
 from kvtrace.errors import IntegrityError, NotATraceError, SchemaVersionError
-from kvtrace.query import connect_with_views
+from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.runs.open import connect, open_run
-from kvtrace.runs.schema import TABLES, Table
+from kvtrace.runs.schema import RUN_FILE, TABLES
+from kvtrace.trace.format import seal
+
+if TYPE_CHECKING:
+    from kvtrace.runs.table import Table
 
 SMALL = Path(__file__).parent / "queries" / "input"
 
@@ -130,3 +135,25 @@ def test_a_connection_reads_nothing_beyond_the_run(run: Path, tmp_path: Path) ->
         with pytest.raises(duckdb.Error):
             connection.execute(sql)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["secret.csv", "small.run"]
+
+
+def test_a_run_of_an_earlier_minor_version_opens_without_what_came_later(run: Path) -> None:
+    for table in TABLES:
+        if table.since:
+            (run / table.file_name).unlink()
+        elif later := [column.name for column in table.columns if column.since]:
+            file = run / table.file_name
+            pq.write_table(pq.read_table(file).drop_columns(later), file)
+    (run / RUN_FILE).write_text(seal(run_record(schema_version="1.0")))
+    connection = connect_with_views(open_run(run))
+    assert connection.execute("SELECT count(*) FROM groups").fetchall() == [(0,)]
+    assert connection.execute("SELECT count(calibrated_amax), count(*) FROM scales").fetchall() == [(0, 12)]
+    assert len(run_query(connection, find_query("by_workload")).rows) == 8
+
+
+@pytest.mark.parametrize("version", ["1", "1.x", "", None, 1.0])
+def test_a_version_that_is_none_is_refused(run: Path, version: object) -> None:
+    record = json.loads((run / "run.json").read_text()) | {"schema_version": version}
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(IntegrityError, match=r"run\.json"):
+        open_run(run)

@@ -13,6 +13,7 @@ from kvtrace.stats import (
     maximum_quantile,
     paired_difference,
     rarefied_maxima,
+    ratio_p_values,
     request_sums,
     row_weights,
 )
@@ -150,6 +151,24 @@ def test_the_expected_maximum_is_the_mean_over_all_subsets() -> None:
         subsets = [max(subset) for subset in combinations(values, drawn)]
         assert expected_maximum(values, drawn) == pytest.approx(np.mean(subsets))
         assert maximum_quantile(values, drawn, 0.5) == np.quantile(subsets, 0.5, method="inverted_cdf")
+
+
+def test_the_p_value_of_a_ratio_agrees_with_its_interval() -> None:
+    rng = np.random.default_rng(12)
+    above, below = rng.gamma(2, 1, (200, 16)), rng.gamma(9, 1, (200, 16))
+    found = jackknife_ratios(above, below)
+    limit = 0.2
+    exceeds = ratio_p_values(found, limit) < 0.025
+    falls_short = ratio_p_values(found, limit, is_minimum=True) < 0.025
+    np.testing.assert_array_equal(exceeds, found.low > limit)
+    np.testing.assert_array_equal(falls_short, found.high < limit)
+    assert 0 < exceeds.sum() < 200
+    assert 0 < falls_short.sum() < 200
+
+
+def test_a_ratio_of_too_few_groups_is_no_evidence_against_a_limit() -> None:
+    found = jackknife_ratios([[9.0] * 7, [0.0] * 7], [[1.0] * 7, [1.0] * 7])
+    assert ratio_p_values(found, 0.1).tolist() == [1.0, 1.0]
 
 
 def test_maxima_are_compared_at_the_size_of_the_smallest_group() -> None:

@@ -18,8 +18,10 @@ from kvtrace.stats import (
     fraction_intervals,
     jackknife_ratios,
     paired_difference,
+    ratio_p_values,
     request_sums,
 )
+from kvtrace.trace.cells import request_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,3 +211,12 @@ def test_the_jackknife_of_a_value_ratio_covers_where_it_gives_an_interval(num_re
     assert given.sum() >= 400
     covered = (found.low <= 0.01) & (found.high >= 0.01)
     assert covered[given].mean() >= 0.91
+
+
+def test_a_ratio_at_its_limit_is_rarely_called_beyond_it() -> None:
+    x, n = draw("beta", "spread", 200, 0.01)
+    group = request_group(np.arange(200))
+    above, below = (np.stack([v[:, group == g].sum(1) for g in range(16)], axis=1) for v in (x, n))
+    p_values = ratio_p_values(jackknife_ratios(above, below), 0.01)
+    for level in (0.01, 0.025, 0.05):
+        assert np.mean(p_values <= level) <= level + 3 * np.sqrt(level / DRAWS)

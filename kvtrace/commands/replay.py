@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvtrace.commands.candidate_options import (
+    AGAINST,
     ARTIFACT_FORMAT,
     BACKEND,
     DEVICE,
@@ -21,6 +22,7 @@ from kvtrace.commands.candidate_options import (
     TENSOR_PARALLEL,
     TRACES,
     chosen_setup,
+    compared_with,
     policy_stamp,
 )
 from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
@@ -37,6 +39,7 @@ def replay(
     ],
     scales: SCALES = None,
     artifact_format: ARTIFACT_FORMAT = None,
+    against: AGAINST = None,
     engine: ENGINE = None,
     fp8_format: FP8_FORMAT = None,
     backend: BACKEND = None,
@@ -50,6 +53,14 @@ def replay(
         bool, typer.Option("--direct", help="Replay every value, instead of the trace's exact counts.")
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Replay both ways and compare.")] = False,
+    intervals: Annotated[
+        bool,
+        typer.Option(
+            "--intervals",
+            help="Sum by group of requests too, for intervals of clipped shares, clip error and SQNR. "
+            "The first time it reads the tensors once more. Not done unless asked for.",
+        ),
+    ] = False,
     force: FORCE = False,
 ) -> None:
     """Replay traces through FP8 under every candidate, and write a run of additive sums.
@@ -78,7 +89,7 @@ def replay(
         opened, engine=engine, fp8_format=fp8_format, backend=backend, tp=tp, skip_layers=skip_layers
     )
     artifacts = [load_artifact(path, artifact_format) for path in scales or []]
-    candidates = standard_candidates(opened, artifacts, setup) + [
+    candidates = compared_with(standard_candidates(opened, artifacts, setup), against) + [
         per_token_head(name) for name in online or []
     ]
     with show_progress("replay") as progress:
@@ -90,6 +101,7 @@ def replay(
             device=device,
             manifest=supplied,
             policy=stamp,
+            intervals=intervals,
             force=force,
             progress=progress,
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvtrace.commands.candidate_options import (
+    AGAINST,
     ARTIFACT_FORMAT,
     BACKEND,
     DEVICE,
@@ -22,6 +23,7 @@ from kvtrace.commands.candidate_options import (
     SKIP_LAYERS,
     TENSOR_PARALLEL,
     chosen_setup,
+    compared_with,
     policy_stamp,
 )
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
 
+_MOST_WITH_INTERVALS = 16
+"""Their sums by group of requests cost as much as those by cell."""
+
+
 class ReportFormat(StrEnum):
     """Formats of a report."""
 
@@ -54,6 +60,7 @@ def report(
     ],
     scales: SCALES = None,
     artifact_format: ARTIFACT_FORMAT = None,
+    against: AGAINST = None,
     engine: ENGINE = None,
     fp8_format: FP8_FORMAT = None,
     backend: BACKEND = None,
@@ -62,6 +69,15 @@ def report(
     manifest: MANIFEST = None,
     policy: POLICY = None,
     device: DEVICE = None,
+    intervals: Annotated[
+        bool | None,
+        typer.Option(
+            "--intervals/--no-intervals",
+            help="For the JSON: sum by group of requests too, as kvtrace replay --intervals does. "
+            f"On for up to {_MOST_WITH_INTERVALS} candidates if the tensors are there.",
+            show_default=False,
+        ),
+    ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Heads listed per candidate, K and V.")] = 5,
     output_format: Annotated[
         ReportFormat,
@@ -92,7 +108,13 @@ def report(
     for path in (output, plots):
         if path is not None and path.exists() and not force:
             raise OutputExistsError(f"{path}: exists; give another name, or --force to overwrite it")
-    fixed = {"--scales": scales, "--manifest": manifest, "--policy": policy}
+    fixed = {
+        "--scales": scales,
+        "--against": against,
+        "--manifest": manifest,
+        "--policy": policy,
+        "--intervals": intervals,
+    }
     is_run = _is_run(inputs, [option for option, given in fixed.items() if given])
     with nullcontext("") if is_run else TemporaryDirectory(prefix="kvtrace-") as scratch:
         if is_run:
@@ -117,9 +139,11 @@ def report(
                 [load_artifact(path, artifact_format) for path in scales or []],
                 setup_for,
                 Path(scratch) / "run",
+                against=against,
                 device=device,
                 manifest=load_manifest(manifest) if manifest else None,
                 policy=policy_stamp(policy),
+                intervals=intervals,
             )
         opened = open_run(run)
         built = build_report(opened, top=top, run_kept=is_run)
@@ -175,17 +199,29 @@ def _replayed(
     setup_for: Callable[[Sequence[Trace]], EngineSetup],
     out: Path,
     *,
+    against: Path | None,
     device: str | None,
     manifest: SuppliedManifest | None,
     policy: PolicyStamp | None,
+    intervals: bool | None,
 ) -> Path:
     from kvtrace.commands.progress import show_progress
     from kvtrace.evaluation import replay, standard_candidates
+    from kvtrace.profile.ready import has_tensors
     from kvtrace.trace.reader import open_trace
 
     traces = [open_trace(path) for path in paths]
-    candidates = standard_candidates(traces, artifacts, setup_for(traces))
+    candidates = compared_with(standard_candidates(traces, artifacts, setup_for(traces)), against)
+    if intervals is None:
+        intervals = len(candidates) <= _MOST_WITH_INTERVALS and all(map(has_tensors, traces))
     with show_progress("replay") as progress:
         return replay(
-            traces, candidates, out, device=device, manifest=manifest, policy=policy, progress=progress
+            traces,
+            candidates,
+            out,
+            device=device,
+            manifest=manifest,
+            policy=policy,
+            intervals=intervals,
+            progress=progress,
         )

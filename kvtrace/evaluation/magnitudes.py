@@ -25,7 +25,7 @@ _NUM_CODES = 1 << 15
 
 
 def write_magnitudes(run: RunWriter, source: str, profile: StoredProfile, cells: Cells) -> None:
-    """Write how often each finite magnitude occurs, by tensor, workload and sampling_id. cells: the profile's."""
+    """Write how often each finite magnitude occurs, by workload and sampling_id. cells: the profile's."""
     of_cell = list(zip(cells.workload, cells.sampling_id.tolist(), strict=True))
     strata = sorted(set(of_cell))
     stratum = np.array([strata.index(one) for one in of_cell])

@@ -123,7 +123,11 @@ class SourceReplay:
             memory_bytes=settings.memory_bytes,
             progress=settings.progress,
         ) as (profile, was_made_now):
-            for sums in replay_profile(profile, cells, applied, settings.device):
+            all_sums: Iterable[TensorSums] = replay_profile(profile, cells, applied, settings.device)
+            if settings.method == "verify":
+                all_sums = list(all_sums)
+                check_equal(all_sums, self._element_wise(cells, applied))
+            for sums in all_sums:
                 write_groups(self._run, self._source, cells, names, sums)
         return was_made_now
 

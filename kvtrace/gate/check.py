@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvtrace.errors import InputError, NoValidCandidateError
-from kvtrace.gate.decide import EVENT_OF_LIMIT, decide_values, decide_vectors
+from kvtrace.gate.decide import EVENT_OF_LIMIT, decide_values, decide_vectors, value_p_values
 from kvtrace.gate.envelope import (
     captured_outside,
     envelope_sentence,
-    fired_triggers,
     traces_without,
     untested_parts,
 )
 from kvtrace.gate.measure import measure
 from kvtrace.gate.outcome import CheckOutcome, PolicyReference, SegmentOutcome, Verdict
 from kvtrace.gate.segments import protected_segments
+from kvtrace.gate.triggers import fired_triggers
 from kvtrace.plain_text import plain
 from kvtrace.query import connect_with_views
 from kvtrace.stats import discoveries, exceedance_p_values
 from kvtrace.stats.discoveries import HYPOTHESIS, PROCEDURE
 from kvtrace.stats.fractions import METHOD
+from kvtrace.stats.jackknife import METHOD as RATIO_METHOD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,10 +69,12 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
         verdict=_overall([one.verdict for one in outcomes]),
         envelope=envelope_sentence(name, policy, outcomes),
         not_tested=untested_parts(outside, traces_without(connection, name), outcomes),
-        triggers=fired_triggers(run, policy.approved, outside, outcomes),
+        triggers=fired_triggers(run, connection, name, policy.approved, outside, outcomes),
         confidence=policy.confidence,
         interval_method=METHOD,
-        multiple_testing=f"{HYPOTHESIS}; {PROCEDURE}, at {policy.false_discovery_rate:g}",
+        ratio_interval_method=RATIO_METHOD,
+        multiple_testing=f"{HYPOTHESIS}, or the ratio of values keeps it; {PROCEDURE}, at "
+        f"{policy.false_discovery_rate:g}",
         segments=outcomes,
     )
 
@@ -117,10 +120,10 @@ def _q_values(
 ) -> list[dict[str, NDArray[np.float64]]]:
     """Return limit → q-value of each head, per segment, adjusted over every test of the check at once."""
     p_values = [
-        (index, limit, exceedance_p_values(one.vectors.request_sums(EVENT_OF_LIMIT[limit]), bound))
+        (index, limit, p)
         for index, (segment, one) in enumerate(zip(segments, measured, strict=True))
         for limit, bound in segment.limits.given().items()
-        if limit in EVENT_OF_LIMIT
+        if (p := _p_values(limit, bound, one, policy)) is not None
     ]
     found: list[dict[str, NDArray[np.float64]]] = [{} for _ in segments]
     if p_values:
@@ -132,14 +135,20 @@ def _q_values(
     return found
 
 
+def _p_values(limit: str, bound: float, one: Measured, policy: Policy) -> NDArray[np.float64] | None:
+    if limit in EVENT_OF_LIMIT:
+        return exceedance_p_values(one.vectors.request_sums(EVENT_OF_LIMIT[limit]), bound)
+    return value_p_values(limit, bound, one.values, policy)
+
+
 def _segment_outcome(
     segment: ProtectedSegment, measured: Measured, q_values: dict[str, NDArray[np.float64]], policy: Policy
 ) -> SegmentOutcome:
-    extent = measured.extent
+    extent, no_test = measured.extent, np.ones(len(measured.values))
     limits = tuple(
         decide_vectors(limit, bound, measured.vectors, q_values[limit], policy)
         if limit in EVENT_OF_LIMIT
-        else decide_values(limit, bound, measured.values)
+        else decide_values(limit, bound, measured.values, q_values.get(limit, no_test), policy)
         for limit, bound in segment.limits.given().items()
     )
     missing = _missing_coverage(segment, measured)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.gate.decide import BY_GROUPS
 from kvtrace.gate.outcome import Verdict
 from kvtrace.plain_text import plain
 
@@ -66,8 +67,12 @@ def _lines(outcome: CheckOutcome) -> Iterator[str]:
     for trigger in outcome.triggers or ("none",):
         yield from wrapped(trigger, "    ", "  - ")
     yield ""
+    ratios = any(
+        limit.num_heads and limit.basis == BY_GROUPS for one in outcome.segments for limit in one.limits
+    )
+    of_values = f"; of values: {outcome.ratio_interval_method}" if ratios else ""
     yield from wrapped(
-        f"{100 * outcome.confidence:g} % intervals by request: {outcome.interval_method}. "
+        f"{100 * outcome.confidence:g} % intervals by request: {outcome.interval_method}{of_values}. "
         f"A breach is claimed by: {outcome.multiple_testing}.",
         first="",
     )
@@ -100,18 +105,23 @@ def _limit(limit: LimitOutcome) -> Iterator[str]:
         counts = f"{limit.num_breached:,} of {counts}"
     elif limit.verdict is Verdict.not_enough:
         counts = f"{limit.num_untold:,} of {counts} untold"
+    if limit.has_interval and limit.num_estimated:
+        counts += f"; {limit.num_estimated:,} judged by the estimate"
     yield from wrapped(
         f"{limit.limit} {relation} {bound}: {limit.verdict.value} ({counts})", "        ", "    "
     )
     if limit.worst:
-        yield from wrapped(f"worst {_head(limit.limit, limit.worst)}", "          ", "      ")
+        yield from wrapped(f"worst {head_words(limit.limit, limit.worst)}", "          ", "      ")
 
 
-def _head(limit: str, head: HeadOutcome) -> str:
+def head_words(limit: str, head: HeadOutcome) -> str:
+    """Return a head's value with its interval and what that rests on."""
     name = f"layer {head.layer} head {head.kv_head} {head.tensor.upper()}"
     value = decibel_or_percent(limit, head.value)
     if head.low is None:
         return f"{name}: {value}, no interval"
     low = decibel_or_percent(limit, head.low)
     interval = f"at least {low}" if head.high is None else f"{low} to {decibel_or_percent(limit, head.high)}"
+    if head.num_requests is None:
+        return f"{name}: {value}, {interval}, over {head.num_groups:,} groups of requests"
     return f"{name}: {value}, {interval}, in {head.num_affected_requests:,} of {head.num_requests:,} requests"

@@ -8,19 +8,25 @@ from kvtrace.gate.check import check, policy_reference
 from kvtrace.gate.comparison import Comparison, Decision, DecisionRow, Role
 from kvtrace.gate.constant import held_constant
 from kvtrace.gate.contenders import changed_facts, contenders, rival
-from kvtrace.gate.evidence import nested_tensors, paired_evidence, tensor_evidence
+from kvtrace.gate.evidence import measurements, nested_tensors, paired_evidence, tensor_evidence
 from kvtrace.gate.outcome import Verdict
-from kvtrace.gate.request_counts import request_counts
+from kvtrace.gate.segment_pairs import EVERY_WORKLOAD
+from kvtrace.gate.segments import protected_segments
 from kvtrace.query import connect_with_views
 from kvtrace.stats.fractions import METHOD
+from kvtrace.stats.jackknife import METHOD as RATIO_METHOD
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    import duckdb
 
     from kvtrace.gate.comparison import Paired, TensorEvidence
     from kvtrace.gate.contenders import Contender
+    from kvtrace.gate.evidence import Measurements
+    from kvtrace.gate.outcome import SegmentOutcome
     from kvtrace.gate.policy import PolicyFile
-    from kvtrace.gate.request_counts import RequestCounts
+    from kvtrace.gate.segments import ProtectedSegment
     from kvtrace.runs.open import Run
 
 _CONFIDENCE: Final = 0.95
@@ -45,8 +51,13 @@ def compare(
     connected = [(run, connect_with_views(run)) for run in runs]
     table, repeated = contenders(connected, same_conditions=not different)
     confidence = policy_file.policy.confidence if policy_file else _CONFIDENCE
-    counts = {
-        name: request_counts(one.connection, one.candidate) for name, one in table.items() if one.is_valid
+    segments = protected_segments(
+        policy_file.policy if policy_file else EVERY_WORKLOAD, _workloads(one for _, one in connected)
+    )
+    measured = {
+        name: measurements(one.connection, one.candidate, segments)
+        for name, one in table.items()
+        if one.is_valid
     }
     constant = tuple(field for field, value in shared.items() if value is not None)
     return Comparison(
@@ -56,7 +67,11 @@ def compare(
         allowed_different={field: tuple(values) for field, values in different.items()},
         confidence=confidence,
         interval_method=METHOD,
-        rows=tuple(_row(name, table, counts, constant, different, policy_file, confidence) for name in table),
+        ratio_interval_method=RATIO_METHOD,
+        rows=tuple(
+            _row(name, table, measured, segments, constant, different, policy_file, confidence)
+            for name in table
+        ),
         same_rows=repeated,
     )
 
@@ -64,7 +79,8 @@ def compare(
 def _row(
     name: str,
     table: dict[str, Contender],
-    counts: Mapping[str, RequestCounts],
+    measured: Mapping[str, Measurements],
+    segments: Sequence[ProtectedSegment],
     constant: tuple[str, ...],
     different: Mapping[str, object],
     policy_file: PolicyFile | None,
@@ -72,13 +88,13 @@ def _row(
 ) -> DecisionRow:
     one = table[name]
     against = rival(name, table)
-    decision, reason = _decision(one, policy_file)
+    decision, reason, decided = _decision(one, policy_file)
     evidence: tuple[TensorEvidence, ...] = ()
     paired: tuple[Paired, ...] = ()
     not_paired: str | None = "invalid, so never scored"
     if one.is_valid:
-        evidence = tensor_evidence(one.connection, one.candidate, counts[name], confidence)
-        paired, not_paired = _pairs(one, against, table, counts, confidence, name)
+        evidence = tensor_evidence(one.connection, one.candidate, measured[name], confidence)
+        paired, not_paired = _pairs(one, against, table, measured, segments, confidence, name)
     changed = _changed(one, table[against], different) if against else ()
     return DecisionRow(
         name=name,
@@ -96,14 +112,24 @@ def _row(
         not_paired=not_paired,
         decision=decision,
         reason=reason,
+        segments=decided,
     )
+
+
+def _workloads(connections: Iterable[duckdb.DuckDBPyConnection]) -> set[str]:
+    return {
+        row[0]
+        for connection in connections
+        for row in connection.execute("SELECT DISTINCT workload FROM requests").fetchall()
+    }
 
 
 def _pairs(
     one: Contender,
     against: str | None,
     table: Mapping[str, Contender],
-    counts: Mapping[str, RequestCounts],
+    measured: Mapping[str, Measurements],
+    segments: Sequence[ProtectedSegment],
     confidence: float,
     name: str,
 ) -> tuple[tuple[Paired, ...], str | None]:
@@ -112,22 +138,26 @@ def _pairs(
     other = table[against]
     if other.role is Role.baseline:
         return (), "BF16 clips nothing: the evidence is the difference"
-    if not counts[name].pairs_with(counts[against]):
+    if not measured[name].counts.pairs_with(measured[against].counts):
         return (), f"{against} was not replayed on the same vectors"
     nested = nested_tensors((one.connection, one.candidate), (other.connection, other.candidate))
-    return paired_evidence(counts[name], counts[against], nested=nested, confidence=confidence), None
+    return paired_evidence(
+        measured[name], measured[against], segments, nested=nested, confidence=confidence
+    ), None
 
 
-def _decision(one: Contender, policy_file: PolicyFile | None) -> tuple[Decision, str | None]:
+def _decision(
+    one: Contender, policy_file: PolicyFile | None
+) -> tuple[Decision, str | None, tuple[SegmentOutcome, ...]]:
     if not one.is_valid:
-        return Decision.invalid, one.reason
+        return Decision.invalid, one.reason, ()
     if one.role is Role.baseline:
-        return Decision.baseline, None
+        return Decision.baseline, None, ()
     if policy_file is None:
-        return Decision.no_policy, None
+        return Decision.no_policy, None, ()
     found = check(one.run, policy_file, one.candidate)
     deciding = [segment.name for segment in found.segments if segment.verdict is found.verdict]
-    return _DECISIONS[found.verdict], "; ".join(deciding) or None
+    return _DECISIONS[found.verdict], "; ".join(deciding) or None, found.segments
 
 
 def _changed(one: Contender, other: Contender, different: Mapping[str, object]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.gate.check_text import decibel_or_percent, wrapped
+from kvtrace.gate.check_text import decibel_or_percent, head_words, wrapped
 from kvtrace.gate.comparison import Decision
 from kvtrace.plain_text import plain
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.gate.comparison import Comparison, DecisionRow, Paired, TensorEvidence
-    from kvtrace.gate.outcome import HeadOutcome
+    from kvtrace.gate.outcome import HeadOutcome, SegmentOutcome
 
 _CLIPPED: Final = "vectors_clipped_frac"
 _MOST_SHOWN: Final = 3
@@ -52,14 +52,30 @@ def _lines(comparison: Comparison) -> Iterator[str]:
             yield from _evidence(row)
     yield ""
     yield from wrapped(
-        f"{100 * comparison.confidence:g} % intervals by request: {comparison.interval_method}.", first=""
+        f"{100 * comparison.confidence:g} % intervals by request: {comparison.interval_method}; of values "
+        f"clipped, error and SQNR: {comparison.ratio_interval_method}.",
+        first="",
     )
 
 
 def _decision(row: DecisionRow) -> Iterator[str]:
     yield from wrapped(f"{row.role.value}: {plain(row.name)}: {row.decision.value.upper()}", "    ", "  ")
-    if row.reason:
+    if row.segments:
+        for segment in row.segments:
+            yield from _segment(segment)
+    elif row.reason:
         yield from wrapped(plain(row.reason, 400), "      ")
+
+
+def _segment(segment: SegmentOutcome) -> Iterator[str]:
+    """Yield the verdict, and the limit and head that decide it."""
+    deciding = next((one for one in segment.limits if one.verdict is segment.verdict), None)
+    worst = (
+        f": {deciding.limit}, worst {head_words(deciding.limit, deciding.worst)}"
+        if (deciding and deciding.worst and segment.num_requests)
+        else ""
+    )
+    yield from wrapped(f"{segment.verdict.value}: {segment.name}{worst}", "        ", "      ")
 
 
 def _evidence(row: DecisionRow) -> Iterator[str]:
@@ -93,17 +109,16 @@ def _tensor(one: TensorEvidence) -> Iterator[str]:
     )
     if one.sqnr_db is not None and one.worst_sqnr_db is not None:
         shares = ", ".join(
-            f"{what} {decibel_or_percent(_CLIPPED, value)}"
-            for what, value in (
-                ("values clipped", one.clipped_frac),
-                ("flushed", one.flushed_frac),
-                ("error from clipping", one.clip_error_frac),
+            f"{what} {decibel_or_percent(_CLIPPED, value)}{_interval(_CLIPPED, low, high)}"
+            for what, value, low, high in (
+                ("values clipped", one.clipped_frac, one.clipped_low, one.clipped_high),
+                ("flushed", one.flushed_frac, None, None),
+                ("error from clipping", one.clip_error_frac, one.clip_error_low, one.clip_error_high),
             )
             if value is not None
         )
-        yield from wrapped(
-            f"SQNR {one.sqnr_db:.1f} dB, worst head {one.worst_sqnr_db:.1f} dB; {shares}", "       "
-        )
+        sqnr = f"{one.sqnr_db:.1f} dB{_interval('sqnr_db', one.sqnr_low_db, one.sqnr_high_db)}"
+        yield from wrapped(f"SQNR {sqnr}, worst head {one.worst_sqnr_db:.1f} dB; {shares}", "       ")
     if one.worst is not None:
         yield from wrapped(f"worst {_head(one.worst)}", "       ")
 
@@ -117,6 +132,22 @@ def _pair(pair: Paired, against: str) -> Iterator[str]:
         "       ",
         "    ",
     )
+    if pair.sqnr_change_db is not None:
+        if pair.sqnr_change_low_db is None or pair.sqnr_change_high_db is None:
+            told = "too few requests to tell"
+        else:
+            told = f"{pair.sqnr_change_low_db:+.2f} to {pair.sqnr_change_high_db:+.2f} dB"
+        yield from wrapped(f"SQNR {pair.sqnr_change_db:+.2f} dB ({told}), paired", "         ", "       ")
+    for segment in pair.segments:
+        told = (
+            "" if segment.high - segment.low >= 2 else f", {_signed(segment.low)} to {_signed(segment.high)}"
+        )
+        yield from wrapped(
+            f"{segment.name}: {segment.verdict} ({_signed(segment.difference)}{told}; "
+            f"{segment.num_requests:,} requests)",
+            "         ",
+            "       ",
+        )
     for head in pair.regressions[:_MOST_SHOWN]:
         yield from wrapped(f"regression: {_head(head)} more", "         ", "       ")
     if pair.num_heads_worse > _MOST_SHOWN:
@@ -130,6 +161,13 @@ def _head(head: HeadOutcome) -> str:
         f"layer {head.layer} head {head.kv_head} {head.tensor.upper()}: "
         f"{decibel_or_percent(_CLIPPED, head.value)} ({low}{high})"
     )
+
+
+def _interval(limit: str, low: float | None, high: float | None) -> str:
+    """Return the interval over request groups in brackets; nothing where there is none."""
+    if low is None or high is None:
+        return ""
+    return f" ({decibel_or_percent(limit, low)} to {decibel_or_percent(limit, high)})"
 
 
 def _signed(share: float) -> str:

@@ -7,9 +7,14 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from kvtrace.gate.outcome import HeadOutcome, PolicyReference  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.gate.outcome import (  # noqa: TC001 -- pydantic reads the annotations
+    HeadOutcome,
+    MaybeInfinite,
+    PolicyReference,
+    SegmentOutcome,
+)
 
-COMPARISON_SCHEMA_VERSION: Final = "1.0"
+COMPARISON_SCHEMA_VERSION: Final = "1.1"
 
 
 class Role(StrEnum):
@@ -42,7 +47,7 @@ class TensorEvidence(_Outcome):
     """K or V of one candidate, over all heads and requests."""
 
     tensor: str
-    vectors_clipped_frac: float
+    vectors_clipped_frac: MaybeInfinite
     low: float | None
     high: float | None
     """Interval clustered by request; None where the requests are too few."""
@@ -61,13 +66,34 @@ class TensorEvidence(_Outcome):
     """Over all heads; None where nothing was lost."""
     worst_sqnr_db: float | None
     """Of the head with the lowest."""
+    clipped_low: float | None = None
+    clipped_high: float | None = None
+    """Interval of clipped_frac over request groups; None where they are too few, or the run has none. So are
+    the next ones."""
+    clip_error_low: float | None = None
+    clip_error_high: float | None = None
+    sqnr_low_db: float | None = None
+    sqnr_high_db: float | None = None
+
+
+class PairedSegment(_Outcome):
+    """Clipped vectors against another row in one segment, request by request."""
+
+    name: str
+    difference: MaybeInfinite
+    low: float
+    high: float
+    verdict: str
+    num_requests: int
+    num_lower: int
+    num_higher: int
 
 
 class Paired(_Outcome):
     """Clipped vectors against another row, request by request."""
 
     tensor: str
-    difference: float
+    difference: MaybeInfinite
     """Share of vectors clipped here minus there."""
     low: float
     high: float
@@ -81,6 +107,13 @@ class Paired(_Outcome):
     num_heads_worse: int
     regressions: tuple[HeadOutcome, ...]
     """Heads that clip more here; `value` is the share of vectors by which; worst first, at most ten."""
+    sqnr_change_db: float | None = None
+    """SQNR here minus there, over all heads; above 0: better here. None without request groups."""
+    sqnr_change_low_db: float | None = None
+    sqnr_change_high_db: float | None = None
+    """Its interval over request groups, paired; None where they are too few."""
+    segments: tuple[PairedSegment, ...] = ()
+    """The same by the policy's segments; by workload without a policy."""
 
 
 class DecisionRow(_Outcome):
@@ -108,6 +141,8 @@ class DecisionRow(_Outcome):
     decision: Decision
     reason: str | None
     """Why invalid, or which segments decide."""
+    segments: tuple[SegmentOutcome, ...] = ()
+    """What the policy says of each of its segments, as `kvtrace check` does; empty without a policy."""
 
 
 class Comparison(_Outcome):
@@ -122,6 +157,8 @@ class Comparison(_Outcome):
     """Field → value per run, where --allow-different was given and they do differ."""
     confidence: float
     interval_method: str
+    ratio_interval_method: str
+    """Of value-level ratios, where the runs have request groups."""
     rows: tuple[DecisionRow, ...]
     same_rows: tuple[str, ...]
     """Candidates left out because another run has the same one on the same requests."""

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from math import ceil, log
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kvtrace.gate.outcome import HeadOutcome, LimitOutcome, Verdict
-from kvtrace.stats import fraction_intervals
+from kvtrace.sample_size import requests_without_event
+from kvtrace.stats import fraction_intervals, jackknife_ratios, ratio_p_values
+from kvtrace.stats.jackknife import MIN_GROUPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.gate.measure import HeadTable
     from kvtrace.gate.policy import Policy
+    from kvtrace.stats import RatioIntervals
 
 EVENT_OF_LIMIT: Final = {"vectors_clipped_frac": "clipped", "vectors_out_of_range_frac": "outside"}
 BY_INTERVAL: Final = "interval clustered by request"
+BY_GROUPS: Final = "interval over request groups; heads with an event in too few of them: estimate"
 BY_ESTIMATE: Final = "estimate; the run holds no sums by which an interval could be made"
+_RATIOS: Final = {
+    "clipped_frac": ("num_clipped", "num_values"),
+    "out_of_range_frac": ("num_out_of_range", "num_values"),
+    "clip_error_frac": ("sum_sq_clip_error", "sum_sq_error"),
+    "sqnr_db": ("sum_sq_signal", "sum_sq_error"),
+}
+"""Limit → numerator and denominator."""
 _MOST_LISTED: Final = 10
 
 
@@ -70,53 +81,107 @@ def decide_vectors(
     )
 
 
-def decide_values(limit: str, bound: float, heads: HeadTable) -> LimitOutcome:
-    """Return the outcome of a limit on a ratio of value-level sums, from the estimates alone."""
-    value = _value_of(limit, heads)
-    is_minimum = limit == "sqnr_db"
-    breached = value < bound if is_minimum else value > bound
-    untold = np.isnan(value)
-    worst_first = np.argsort(np.where(untold, np.inf, value if is_minimum else -value), kind="stable")
+def decide_values(
+    limit: str, bound: float, heads: HeadTable, q_values: NDArray[np.float64], policy: Policy
+) -> LimitOutcome:
+    """Return the outcome of a limit on a ratio of value-level sums.
+
+    With request groups: a head breaches it where H0 "keeps the bound" is rejected at the policy's
+    false-discovery rate, and is within where its interval keeps the bound. One with an event in too few
+    groups for an interval is within by its estimate, and untold where that does not keep the bound. Without
+    groups the estimates decide alone. q_values: as in `decide_vectors`; unused without groups.
+    """
+    value, is_minimum = _value_of(limit, heads), limit == "sqnr_db"
+    bad = value < bound if is_minimum else value > bound
+    found = value_intervals(limit, heads, policy)
+    if found is None:
+        low = high = np.full(len(heads), np.nan)
+        estimated = np.ones(len(heads), dtype=bool)
+        breached, untold = bad, np.isnan(value)
+    else:
+        low, high = found.low, found.high
+        estimated = found.too_few_groups
+        breached = q_values <= policy.false_discovery_rate
+        kept = low >= bound if is_minimum else high <= bound
+        # Without any error there is nothing to be unsure of.
+        too_few = (found.num_groups < MIN_GROUPS) & ~_is_exact(limit, heads)
+        untold = ~breached & np.where(estimated, too_few | bad | np.isnan(value), ~kept)
+    worst_first = np.argsort(
+        np.where(np.isnan(value), np.inf, value if is_minimum else -value), kind="stable"
+    )
 
     def head(entry: int) -> HeadOutcome:
         layer, kv_head, tensor = heads.head(entry)
-        return HeadOutcome(layer=layer, kv_head=kv_head, tensor=tensor, value=float(value[entry]))
+        return HeadOutcome(
+            layer=layer,
+            kv_head=kv_head,
+            tensor=tensor,
+            value=float(value[entry]),
+            low=None if estimated[entry] else float(low[entry]),
+            high=None if estimated[entry] else float(high[entry]),
+            num_groups=None if found is None else int(found.num_groups[entry]),
+            q_value=None if found is None else float(q_values[entry]),
+        )
 
     return LimitOutcome(
         limit=limit,
         bound=bound,
         is_minimum=is_minimum,
         verdict=_verdict(breached, untold),
-        basis=BY_ESTIMATE,
-        has_interval=False,
+        basis=BY_ESTIMATE if found is None else BY_GROUPS,
+        has_interval=found is not None,
         num_heads=len(heads),
         num_breached=int(breached.sum()),
         num_untold=int(untold.sum()),
+        num_estimated=int(estimated.sum()),
         worst=head(int(worst_first[0])) if len(heads) else None,
         breached=tuple(head(int(entry)) for entry in worst_first if breached[entry])[:_MOST_LISTED],
-        reason="heads without a finite value" if untold.any() else None,
+        reason=_value_reason(int(untold.sum()), value, has_groups=found is not None)
+        if untold.any()
+        else None,
     )
 
 
-def requests_needed(bound: float, policy: Policy) -> int | None:
-    """Return how many requests without one event put the upper end at the bound; None: no number does."""
-    share = bound / policy.worst_request_frac
-    if not 0 < share < 1:
+def value_intervals(limit: str, heads: HeadTable, policy: Policy) -> RatioIntervals | None:
+    """Return the intervals of a value-level limit, in its unit; None where the run has no request groups."""
+    ratio = _ratio_intervals(limit, heads, policy)
+    if ratio is None or limit != "sqnr_db":
+        return ratio
+    low, high = (10 * np.log10(end) for end in (ratio.low, ratio.high))
+    return replace(ratio, low=low, high=high)
+
+
+def value_p_values(limit: str, bound: float, heads: HeadTable, policy: Policy) -> NDArray[np.float64] | None:
+    """Return each head's p-value of H0 "keeps the bound"; None where the run has no request groups."""
+    found = _ratio_intervals(limit, heads, policy)
+    if found is None:
         return None
-    return ceil(log((1 - policy.confidence) / 2) / log(1 - share))
+    is_minimum = limit == "sqnr_db"
+    return ratio_p_values(found, 10 ** (bound / 10) if is_minimum else bound, is_minimum=is_minimum)
+
+
+def _ratio_intervals(limit: str, heads: HeadTable, policy: Policy) -> RatioIntervals | None:
+    if heads.groups is None:
+        return None
+    above, below = _RATIOS[limit]
+    return jackknife_ratios(heads.groups[above], heads.groups[below], confidence=policy.confidence)
 
 
 def _value_of(limit: str, heads: HeadTable) -> NDArray[np.float64]:
-    column = heads.columns
+    above, below = (heads.columns[name] for name in _RATIOS[limit])
     with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.asarray(above / below)
         if limit == "sqnr_db":
             # No error at all is an infinite ratio, and within any limit.
-            return np.asarray(10 * np.log10(column["sum_sq_signal"] / column["sum_sq_error"]))
-        if limit == "clip_error_frac":
-            share = column["sum_sq_clip_error"] / column["sum_sq_error"]
-            return np.asarray(np.where(column["sum_sq_error"] == 0, 0.0, share))
-        counted = {"clipped_frac": "num_clipped", "out_of_range_frac": "num_out_of_range"}[limit]
-        return np.asarray(column[counted] / column["num_values"])
+            return np.asarray(10 * np.log10(ratio))
+    return np.where(_is_exact(limit, heads), 0.0, ratio)
+
+
+def _is_exact(limit: str, heads: HeadTable) -> NDArray[np.bool_]:
+    """Return the heads whose ratio of errors is known: those without any error."""
+    if limit not in ("sqnr_db", "clip_error_frac"):
+        return np.zeros(len(heads), dtype=bool)
+    return np.asarray((heads.columns["sum_sq_error"] == 0) & (heads.columns["num_values"] > 0))
 
 
 def _verdict(breached: NDArray[np.bool_], untold: NDArray[np.bool_]) -> Verdict:
@@ -127,7 +192,16 @@ def _verdict(breached: NDArray[np.bool_], untold: NDArray[np.bool_]) -> Verdict:
 
 def _vector_reason(bound: float, num_untold: int, policy: Policy) -> str:
     heads = f"{num_untold:,} head{'s' if num_untold > 1 else ''}: the interval reaches beyond the limit"
-    needed = requests_needed(bound, policy)
+    needed = requests_without_event(
+        bound, confidence=policy.confidence, worst_request=policy.worst_request_frac
+    )
     if needed is None:
         return heads
     return f"{heads}; a head without one event takes about {needed:,} requests to be within"
+
+
+def _value_reason(num_untold: int, value: NDArray[np.float64], *, has_groups: bool) -> str:
+    if not has_groups or np.isnan(value).any():
+        return "heads without a finite value"
+    heads = f"{num_untold:,} head{'s' if num_untold > 1 else ''}"
+    return f"{heads}: too few requests to tell (no interval over request groups, or beyond the limit)"

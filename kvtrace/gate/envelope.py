@@ -1,4 +1,4 @@
-"""The supported envelope as a sentence, what was not tested, and the recalibration triggers that fired."""
+"""The supported envelope as a sentence, and what was not tested."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from kvtrace.gate.policy import Approved, Policy
-    from kvtrace.runs.open import Run
-    from kvtrace.runs.record import SourceRecord
+    from kvtrace.gate.outcome import LimitOutcome
+    from kvtrace.gate.policy import Policy
 
 NOT_VISIBLE: Final = (
     "errors compounding through the layers, task accuracy, kernel accumulation and cache transfer "
@@ -93,38 +92,9 @@ def untested_parts(
         for one in segments
         if one.verdict is Verdict.not_enough
     ]
-    unprotected = [_outside_words(one) for one in outside]
+    unprotected = [outside_words(one) for one in outside]
     absent = [f"trace {plain(name)}: the candidate does not exist there" for name in absent_from]
     return (*untold, *unprotected, *absent, NOT_VISIBLE)
-
-
-def fired_triggers(
-    run: Run, approved: Approved, outside: Iterable[Outside], segments: Sequence[SegmentOutcome]
-) -> tuple[str, ...]:
-    """Return why the scales should be calibrated or approved anew, a phrase each."""
-    changed = [
-        f"{what} is {plain(found, 80)} in {plain(source.name)}, approved was {plain(wanted, 80)}"
-        for source in run.record.sources
-        for what, found, wanted in _differences(source, approved)
-    ]
-    mixed = [
-        f"the traces differ in {what}: {', '.join(sorted(values))}"
-        for what, values in _facts_by_name(run.record.sources).items()
-        if len(values) > 1
-    ]
-    traffic = [f"traffic: {_outside_words(one)}" for one in outside]
-    breached = [
-        f"limit breached: {one.name}: {limit.limit}, {limit.num_breached:,} of {limit.num_heads:,} heads"
-        for one in segments
-        for limit in one.limits
-        if one.verdict is Verdict.breached and limit.verdict is Verdict.breached
-    ]
-    nonfinite = [
-        f"NaN or inf: {one.name}: {one.num_nonfinite_vectors:,} vectors"
-        for one in segments
-        if one.num_nonfinite_vectors
-    ]
-    return (*changed, *mixed, *traffic, *breached, *nonfinite)
 
 
 def _segment_words(one: SegmentOutcome) -> str:
@@ -141,18 +111,24 @@ def _segment_words(one: SegmentOutcome) -> str:
 
 
 def _bound_words(limit: str, bound: float, one: SegmentOutcome) -> str:
-    estimated = any(found.limit == limit and not found.has_interval for found in one.limits)
-    doubt = " (estimated)" if estimated else ""
+    doubt = "".join(_doubt(found) for found in one.limits if found.limit == limit)
     if limit == "sqnr_db":
         return f"at least {bound:g} dB SQNR{doubt}"
     return f"at most {100 * bound:g} % {_UNITS[limit]}{doubt}"
+
+
+def _doubt(limit: LimitOutcome) -> str:
+    if not limit.has_interval:
+        return " (estimated)"
+    return f" (estimated in {limit.num_estimated:,} heads)" if limit.num_estimated else ""
 
 
 def _span(bounds: tuple[int, int]) -> str:
     return f"{bounds[0]:,} to {bounds[1]:,}"
 
 
-def _outside_words(one: Outside) -> str:
+def outside_words(one: Outside) -> str:
+    """Return captured traffic outside the policy in words."""
     amount = f"{one.num_tokens:,} captured tokens of {one.num_requests:,} requests"
     if one.is_protected:
         return (
@@ -160,32 +136,3 @@ def _outside_words(one: Outside) -> str:
             f"({amount}, up to position {one.last_position:,})"
         )
     return f"workload {plain(one.workload)}, which the policy does not name ({amount})"
-
-
-def _differences(source: SourceRecord, approved: Approved) -> Iterable[tuple[str, str, str]]:
-    facts = _facts(source)
-    for what, wanted in approved.model_dump().items():
-        found = facts.get(what)
-        if wanted is not None and found != wanted:
-            yield what, found or "not recorded", wanted
-
-
-def _facts_by_name(sources: Iterable[SourceRecord]) -> dict[str, set[str]]:
-    by_name: dict[str, set[str]] = {}
-    for source in sources:
-        for what, value in _facts(source).items():
-            if value is not None:
-                by_name.setdefault(what, set()).add(plain(value, 80))
-    return by_name
-
-
-def _facts(source: SourceRecord) -> dict[str, str | None]:
-    """Return what a policy may approve, by the policy's names."""
-    return {
-        "weights_digest": source.model.weights_digest,
-        "tokenizer_digest": source.model.tokenizer_digest,
-        "chat_template_digest": source.model.chat_template_digest,
-        "attention_backend": ", ".join(source.attention_backends) or None,
-        "engine_version": f"{source.engine.name} {source.engine.version}",
-        "kv_cache_dtype": source.engine.kv_cache_dtype,
-    }

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kvtrace.gate.comparison import Paired, TensorEvidence
 from kvtrace.gate.outcome import HeadOutcome
+from kvtrace.gate.request_counts import request_counts
+from kvtrace.gate.segment_pairs import paired_segments, segment_counts
+from kvtrace.gate.value_evidence import group_sums, ratio_ends, sqnr_change
 from kvtrace.stats import fraction_intervals, paired_difference, request_sums
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import duckdb
     from numpy.typing import NDArray
 
     from kvtrace.gate.request_counts import RequestCounts
+    from kvtrace.gate.segment_pairs import Counts
+    from kvtrace.gate.segments import ProtectedSegment
+    from kvtrace.gate.value_evidence import GroupSums
 
 TENSORS: Final = ("k", "v")
 _MOST_LISTED: Final = 10
@@ -45,32 +54,75 @@ WHERE candidate = $candidate
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """What a run holds of one valid candidate."""
+
+    counts: RequestCounts
+    groups: GroupSums
+    by_segment: Counts
+
+
+def measurements(
+    connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
+) -> Measurements:
+    """Return what evidence is made of; connection: with the views of queries/views.sql."""
+    return Measurements(
+        request_counts(connection, candidate),
+        group_sums(connection, candidate),
+        segment_counts(connection, candidate, segments),
+    )
+
+
 def tensor_evidence(
-    connection: duckdb.DuckDBPyConnection, candidate: str, counts: RequestCounts, confidence: float
+    connection: duckdb.DuckDBPyConnection, candidate: str, measured: Measurements, confidence: float
 ) -> tuple[TensorEvidence, ...]:
     """Return K and V of one valid candidate, over all heads and requests of its run."""
+    counts = measured.counts
     values = {
         row[0]: dict(zip(_VALUE_COLUMNS, row[1:], strict=True))
         for row in connection.execute(_VALUES, {"candidate": candidate}).fetchall()
     }
     return tuple(
-        _one_tensor(tensor, counts, confidence, values.get(tensor, {}))
+        _one_tensor(
+            tensor,
+            counts,
+            confidence,
+            values.get(tensor, {}) | ratio_ends(measured.groups.get(tensor), confidence),
+        )
         for tensor in TENSORS
         if counts.of_tensor(tensor).any()
     )
 
 
 def paired_evidence(
-    counts: RequestCounts, rival: RequestCounts, *, nested: dict[str, bool], confidence: float
+    here: Measurements,
+    there: Measurements,
+    segments: Sequence[ProtectedSegment],
+    *,
+    nested: dict[str, bool],
+    confidence: float,
 ) -> tuple[Paired, ...]:
-    """Return the difference of clipped vectors against `rival`, which must hold the same vectors.
+    """Return what differs from `there`, which must hold the same vectors: clipped vectors, and SQNR.
 
     nested: tensor → whether one of the two covers, in every head, all that the other does.
     """
     return tuple(
-        _one_pair(tensor, counts, rival, nested=nested[tensor], confidence=confidence)
+        _one_pair(tensor, here.counts, there.counts, nested=nested[tensor], confidence=confidence).model_copy(
+            update={
+                **sqnr_change(here.groups.get(tensor), there.groups.get(tensor), confidence),
+                "segments": paired_segments(
+                    here.by_segment,
+                    there.by_segment,
+                    segments,
+                    tensor,
+                    nested=nested[tensor],
+                    confidence=confidence,
+                ),
+            }
+        )
         for tensor in TENSORS
-        if counts.of_tensor(tensor).any()
+        if here.counts.of_tensor(tensor).any()
     )
 
 
@@ -108,11 +160,7 @@ def _one_tensor(
         num_heads_quantized=num_quantized,
         num_heads_clipped=int(clipped.sum()),
         worst=_worst_head(counts, chosen, confidence),
-        clipped_frac=values.get("clipped_frac"),
-        flushed_frac=values.get("flushed_frac"),
-        clip_error_frac=values.get("clip_error_frac"),
-        sqnr_db=values.get("sqnr_db"),
-        worst_sqnr_db=values.get("worst_sqnr_db"),
+        **(dict.fromkeys(_VALUE_COLUMNS) | values),
     )
 
 

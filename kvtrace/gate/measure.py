@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,6 +81,22 @@ GROUP BY segment, layer, kv_head, tensor
 ORDER BY segment, layer, kv_head, tensor
 """
 
+_GROUP_SUMS: Final = """
+SELECT segment, layer, kv_head, tensor, request_group,
+  sum(weight * num_values) AS num_values, sum(weight * num_out_of_range) AS num_out_of_range,
+  sum(weight * num_clipped) AS num_clipped, sum(weight * sum_sq_signal) AS sum_sq_signal,
+  sum(weight * sum_sq_error) AS sum_sq_error,
+  sum(weight * sum_sq_clip_error) AS sum_sq_clip_error
+FROM groups
+  JOIN sampling USING (source, sampling_id)
+  JOIN scales USING (source, candidate, layer, kv_head, tensor)
+  JOIN gate_segments AS s ON groups.workload = s.workload AND s.whole_octaves AND s.any_position
+    AND groups.phase = coalesce(s.phase, groups.phase)
+WHERE candidate = $candidate AND scale IS NOT NULL
+GROUP BY segment, layer, kv_head, tensor, request_group
+ORDER BY segment, layer, kv_head, tensor, request_group
+"""
+
 _QUANTIZED_HEADS: Final = """
 SELECT segment, count(DISTINCT (layer, kv_head, tensor))
 FROM scales JOIN (SELECT DISTINCT segment, source FROM gate_rows) AS seen USING (source)
@@ -89,6 +105,14 @@ GROUP BY segment
 """
 
 _ANY: Final = (0, 2**62)
+_VALUE_NAMES: Final = (
+    "num_values",
+    "num_out_of_range",
+    "num_clipped",
+    "sum_sq_signal",
+    "sum_sq_error",
+    "sum_sq_clip_error",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +133,8 @@ class HeadTable:
     """Columns of sums, one entry per quantized (layer, kv_head, tensor) of a segment."""
 
     columns: dict[str, NDArray[Any]]
+    groups: dict[str, NDArray[np.float64]] | None = None
+    """The value-level sums as [head, request group]; None where the run has none for the segment."""
 
     def __len__(self) -> int:
         return len(self.columns["layer"])
@@ -147,6 +173,17 @@ class Measured:
     values: HeadTable
 
 
+def select_rows(
+    connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
+) -> None:
+    """Make the tables `gate_segments`, and `gate_rows`: which captured rows lie in which segment.
+
+    Traces in which the candidate does not exist are left out.
+    """
+    _create_segments(connection, segments)
+    connection.execute(_SEGMENT_ROWS, {"candidate": candidate})
+
+
 def measure(
     connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
 ) -> list[Measured]:
@@ -156,12 +193,18 @@ def measure(
     are left out: nothing of theirs can leave a range. So are traces in which it does not exist, such as
     `effective` in a trace of an unquantized cache. Sums are weighted by what the rows were sampled from.
     """
-    _create_segments(connection, segments)
-    connection.execute(_SEGMENT_ROWS, {"candidate": candidate})
+    select_rows(connection, candidate, segments)
     extents = {row[0]: _extent(row[1:]) for row in connection.execute(_COVERAGE).fetchall()}
     quantized = dict(connection.execute(_QUANTIZED_HEADS, {"candidate": candidate}).fetchall())
     vectors = _tables(connection, _VECTOR_SUMS, candidate, len(segments))
-    values = _tables(connection, _VALUE_SUMS, candidate, len(segments))
+    values = [
+        replace(table, groups=_by_group(table, groups))
+        for table, groups in zip(
+            _tables(connection, _VALUE_SUMS, candidate, len(segments)),
+            _tables(connection, _GROUP_SUMS, candidate, len(segments)),
+            strict=True,
+        )
+    ]
     return [
         Measured(extents.get(index, Extent()), quantized.get(index, 0), vectors[index], values[index])
         for index in range(len(segments))
@@ -172,7 +215,7 @@ def _create_segments(connection: duckdb.DuckDBPyConnection, segments: Sequence[P
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE gate_segments (segment INTEGER, workload VARCHAR, phase VARCHAR, "
         "position_from BIGINT, position_to BIGINT, prompt_from BIGINT, prompt_to BIGINT, "
-        "output_from BIGINT, output_to BIGINT, whole_octaves BOOLEAN)"
+        "output_from BIGINT, output_to BIGINT, whole_octaves BOOLEAN, any_position BOOLEAN)"
     )
     rows = [
         (
@@ -183,11 +226,12 @@ def _create_segments(connection: duckdb.DuckDBPyConnection, segments: Sequence[P
             *(one.prompt_tokens or _ANY),
             *(one.output_tokens or _ANY),
             one.prompt_tokens is None and one.output_tokens is None,
+            one.positions is None,
         )
         for index, one in enumerate(segments)
     ]
     if rows:
-        connection.executemany("INSERT INTO gate_segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        connection.executemany("INSERT INTO gate_segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def _extent(row: Sequence[int]) -> Extent:
@@ -207,3 +251,17 @@ def _tables(
         HeadTable({name: values[start:stop] for name, values in arrays.items()})
         for start, stop in pairwise(bounds)
     ]
+
+
+def _by_group(heads: HeadTable, groups: HeadTable) -> dict[str, NDArray[np.float64]] | None:
+    """Return the sums of `groups`, one row a head and request group, as [head, request group] of `heads`."""
+    if not len(groups):
+        return None
+    place = {heads.head(entry): entry for entry in range(len(heads))}
+    row = np.array([place[groups.head(entry)] for entry in range(len(groups))])
+    column = groups.columns["request_group"]
+    sums = {}
+    for name in _VALUE_NAMES:
+        sums[name] = np.zeros((len(heads), int(column.max()) + 1))
+        sums[name][row, column] = groups.columns[name]
+    return sums

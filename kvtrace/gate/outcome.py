@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
-CHECK_SCHEMA_VERSION: Final = "1.0"
+CHECK_SCHEMA_VERSION: Final = "1.1"
+
+
+MaybeInfinite = Annotated[float, WithJsonSchema({"type": ["number", "null"]}, mode="serialization")]
+"""JSON has no infinity and no NaN: they become null."""
 
 
 class Verdict(StrEnum):
@@ -33,11 +37,13 @@ class HeadOutcome(_Outcome):
     layer: int
     kv_head: int
     tensor: str
-    value: float
-    """In the limit's unit; the JSON has null for an SQNR without any error."""
+    value: MaybeInfinite
+    """In the limit's unit; the JSON has null for an SQNR without any error, or a ratio without a value."""
     low: float | None = None
     high: float | None = None
     """Interval clustered by request; None where there is none, high alone where the requests are too few."""
+    num_groups: int | None = None
+    """Request groups that an interval of a value-level ratio rests on."""
     num_requests: int | None = None
     num_affected_requests: int | None = None
     q_value: float | None = None
@@ -59,6 +65,8 @@ class LimitOutcome(_Outcome):
     """(layer, kv_head, tensor) that are quantized and have rows."""
     num_breached: int
     num_untold: int
+    num_estimated: int = 0
+    """Heads of a value-level limit without an interval of their own, judged by their estimate."""
     worst: HeadOutcome | None
     """The head furthest on the wrong side; None where no head is quantized."""
     breached: tuple[HeadOutcome, ...]
@@ -123,5 +131,7 @@ class CheckOutcome(_Outcome):
     """Recalibration triggers that fired."""
     confidence: float
     interval_method: str
+    ratio_interval_method: str
+    """Of value-level ratios, where the run has request groups."""
     multiple_testing: str
     segments: tuple[SegmentOutcome, ...]

@@ -46,7 +46,8 @@ from kvtrace.plain_text import plain
 VECTOR_LIMITS: Final = ("vectors_clipped_frac", "vectors_out_of_range_frac")
 """Counted per vector and so per request: intervals exist, and any segment can be measured."""
 VALUE_LIMITS: Final = ("clipped_frac", "out_of_range_frac", "clip_error_frac", "sqnr_db")
-"""Summed per cell: estimates without an interval, for whole position octaves and any request length."""
+"""Summed per cell: for whole position octaves and any request length. Judged by an interval where the run has
+request groups (`kvtrace replay --intervals`) and the segment holds all positions; else by the estimate."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 

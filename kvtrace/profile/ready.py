@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES, profile_tensors
 from kvtrace.profile.store import find_profile, write_profile
+from kvtrace.trace.chunks import chunk_path
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 def can_be_profiled(trace: Trace) -> bool:
     """Return whether all layers are bf16 or fp16; float32 has too many magnitudes to count."""
     return all(layer.dtype != "float32" for layer in trace.layers.values())
+
+
+def has_tensors(trace: Trace) -> bool:
+    """Return whether any tensor's file is there: without one, a profile stands for the trace."""
+    return any(chunk_path(ref.store.path, ref.spec, ref.chunk).exists() for ref in trace.block_refs())
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def refuse_unless_select(connection: duckdb.DuckDBPyConnection, sql: str) -> Non
             if name not in _TABLE_FUNCTIONS:
                 raise QueryError(
                     f"the SQL is refused: the table function {name} could reach beyond the run; ask the "
-                    "views cells, vectors, tokens, rows, requests, scales, candidates and sampling"
+                    "views cells, groups, vectors, tokens, rows, requests, scales, candidates, sampling, …"
                 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.diagnosis import diagnose
 from kvtrace.query import connect_with_views, find_query, run_query
+from kvtrace.report.intervals import intervals_of
 from kvtrace.report.sections import (
     NOT_VISIBLE,
     REPORT_SCHEMA_VERSION,
@@ -63,7 +64,10 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
 
     diagnosis = diagnose(run)
     details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
-    rules = "SELECT source, sampling_id, position_stride, request_fraction FROM sampling ORDER BY ALL"
+    rules = (
+        "SELECT source, sampling_id, position_stride, request_fraction FROM sampling "
+        "WHERE request_fraction > 0 ORDER BY ALL"  # 0: capture was switched off
+    )
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
         run=str(run.path) if run_kept else None,
@@ -219,5 +223,6 @@ def _stratum(row: Row) -> Stratum:
         num_requests=row["num_requests"],
         num_tokens=row["num_tokens"],
         measured=_measured(row),
+        intervals=intervals_of(row),
         **_head_counts(row),
     )

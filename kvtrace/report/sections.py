@@ -12,6 +12,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import ConfigDict
 
 from kvtrace.diagnosis import Finding, HeadLoss, Verdict  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.report.intervals import Intervals  # noqa: TC001
 
 Tensor = Literal["k", "v"]
 
@@ -216,6 +217,7 @@ class Stratum:
     """Of the head with the largest clipped share there, then out-of-range share."""
     worst_kv_head: int | None
     worst_clipped_frac: float | None
+    intervals: Intervals | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from kvtrace.stats.fractions import (
     fraction_intervals,
     request_sums,
 )
-from kvtrace.stats.jackknife import RatioIntervals, jackknife_ratios
+from kvtrace.stats.jackknife import RatioIntervals, jackknife_ratios, ratio_p_values
 from kvtrace.stats.maxima import expected_maximum, maximum_quantile, rarefied_maxima
 from kvtrace.stats.paired import PairedDifference, paired_difference
 from kvtrace.stats.weights import row_weights
@@ -32,6 +32,7 @@ __all__ = [
     "maximum_quantile",
     "paired_difference",
     "rarefied_maxima",
+    "ratio_p_values",
     "request_sums",
     "row_weights",
 ]

@@ -33,6 +33,8 @@ class RatioIntervals:
     num_groups: NDArray[np.int64]
     """Groups with a denominator above 0."""
     too_few_groups: NDArray[np.bool_]
+    log_error: NDArray[np.float64]
+    """Standard error of the logarithm of the ratio; NaN where `too_few_groups`."""
     confidence: float
     method: str = METHOD
 
@@ -57,9 +59,8 @@ def jackknife_ratios(
         ratio = total_above[..., 0] / total_below[..., 0]
         left_out = np.log((total_above - above) / (total_below - below))
         spread = np.where(used, (left_out - np.log(ratio)[..., None]) ** 2, 0.0).sum(axis=-1)
-        half = special.stdtrit(num_groups - 1, (1 + confidence) / 2) * np.sqrt(
-            spread * (num_groups - 1) / num_groups
-        )
+        error = np.sqrt(spread * (num_groups - 1) / num_groups)
+        half = special.stdtrit(num_groups - 1, (1 + confidence) / 2) * error
         low, high = ratio * np.exp(-half), ratio * np.exp(half)
     with_events = np.sum(used & (above > 0), axis=-1)
     too_few = (num_groups < MIN_GROUPS) | (with_events < MIN_GROUPS_WITH_EVENTS * num_groups)
@@ -69,5 +70,18 @@ def jackknife_ratios(
         high=np.where(too_few, np.nan, high),
         num_groups=num_groups,
         too_few_groups=too_few,
+        log_error=np.where(too_few, np.nan, error),
         confidence=confidence,
     )
+
+
+def ratio_p_values(found: RatioIntervals, limit: float, *, is_minimum: bool = False) -> NDArray[np.float64]:
+    """Return one-sided p-values of H0 "the ratio of the traffic is at most the limit".
+
+    limit: > 0. is_minimum: H0 is "at least the limit". 1 where there are too few groups. From the law of the
+    interval, which lies beyond the limit exactly where p < (1 − confidence) / 2.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distance = (np.log(found.ratio) - np.log(limit)) / found.log_error
+        beyond = special.stdtr(found.num_groups - 1, distance if is_minimum else -distance)
+    return np.asarray(np.where(found.too_few_groups | np.isnan(beyond), 1.0, beyond))

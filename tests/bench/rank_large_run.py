@@ -18,7 +18,7 @@ import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ from kvtrace.runs.schema import (
     CANDIDATES,
     CELLS,
     FINDINGS,
+    GROUPS,
+    MAGNITUDES,
     REQUESTS,
     ROWS,
     RUN_FILE,
@@ -37,9 +39,11 @@ from kvtrace.runs.schema import (
     SCALES,
     SWEEP,
     VECTORS,
-    Table,
 )
 from kvtrace.trace.format import seal
+
+if TYPE_CHECKING:
+    from kvtrace.runs.table import Table
 
 LAYERS, HEADS, NUM_CANDIDATES, NUM_CELLS, NUM_ROWS = 80, 8, 64, 61, 2000
 WORKLOADS = ("chat", "code", "language", "retrieval", "tools")
@@ -158,6 +162,8 @@ def make_run(run: Path) -> None:
     write_cells(run, names, heads, rng)
     write(run, FINDINGS, {"id": []})
     write(run, SWEEP, {"engine": []})
+    write(run, GROUPS, {"request_group": []})
+    write(run, MAGNITUDES, {"magnitude": []})
     record = RunRecord(
         kvtrace_version="0", created_at=0.0, device="none", sources=(), tables=table_checksums(run)
     )

@@ -1,0 +1,128 @@
+-- Which class of requests reaches furthest, compared at equal size.
+-- Grain: one row per (tensor, layer, kv_head, class), heads where the classes
+-- differ most first.
+-- By hand: cd RUN && duckdb -init .../queries/views.sql \
+--   -f .../queries/amax_by_class.sql
+--
+-- A maximum grows with the number of requests, so that of the class captured
+-- most is no evidence. Here requests are rarefied: expected_amax is the mean
+-- largest magnitude over all choices of num_compared requests of the class,
+-- the number that the smallest class of the head has. Candidates play no part;
+-- compare with covered_amax of the view scales.
+--
+-- Parameters
+--   by             what the classes are of: workload, prompt or output (their
+--                  lengths); workload if absent
+--   edges          lengths where classes of prompt or output end, such as
+--                  512,4096; the quantiles 0.25, 0.75 and 0.95 if absent
+--   min_requests   classes of fewer requests are left out; 3
+--   top            heads shown per tensor; 10
+--   tensor         k or v alone; both
+--   layer          this layer alone; all
+--   kv_head        this KV head alone; all
+--   source         this trace alone; all
+--
+-- Columns
+--   tensor         k or v
+--   layer          layer index
+--   kv_head        global KV-head index
+--   class          the workload; for lengths the tokens of its shortest and of
+--                  its longest request, such as 18–240
+--   spread         largest expected_amax of the head's classes over this one's
+--   expected_amax  mean largest magnitude over num_compared of its requests
+--   live_amax      largest magnitude over all of its requests
+--   num_requests   requests with a vector here
+--   num_compared   requests compared, the same for all classes of the head
+WITH edges AS (
+  SELECT
+    coalesce(
+      string_split(getvariable('edges')::VARCHAR, ',')::BIGINT[],
+      quantile_disc(
+        CASE WHEN getvariable('by')::VARCHAR = 'output' THEN output_tokens
+        ELSE prompt_tokens END, [0.25, 0.75, 0.95]
+      )
+    ) AS edges
+  FROM requests
+  WHERE sampled
+),
+lengths AS (
+  SELECT source, request, workload,
+    CASE WHEN getvariable('by')::VARCHAR = 'output' THEN output_tokens
+    ELSE prompt_tokens END AS num_tokens,
+    coalesce(getvariable('by')::VARCHAR, 'workload') IN ('prompt', 'output')
+      AS is_length
+  FROM requests
+  WHERE sampled
+),
+numbered AS (
+  SELECT source, request, workload, num_tokens, is_length,
+    CASE WHEN is_length THEN
+      list_sum([(num_tokens > edge)::INTEGER FOR edge IN edges])
+    END AS class_number
+  FROM lengths CROSS JOIN edges
+),
+classes AS (
+  SELECT source, request, class_number,
+    CASE WHEN is_length THEN
+      min(num_tokens) OVER same || '–' || max(num_tokens) OVER same
+    ELSE workload END AS class
+  FROM numbered
+  WINDOW same AS (PARTITION BY class_number)
+),
+maxima AS (
+  SELECT tensor, layer, kv_head, class, class_number, source, request,
+    max(magnitude(absmax_code, dtype)) AS amax
+  FROM vectors
+    JOIN vector_dtypes USING (source, layer, tensor)
+    JOIN rows USING (source, "row")
+    JOIN classes USING (source, request)
+  WHERE absmax_code IS NOT NULL
+    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
+    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
+    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
+    AND source = coalesce(getvariable('source')::VARCHAR, source)
+  GROUP BY ALL
+),
+ranked AS (
+  SELECT tensor, layer, kv_head, class, class_number, amax,
+    row_number() OVER (
+      PARTITION BY tensor, layer, kv_head, class ORDER BY amax
+    ) AS place,
+    count(*) OVER (PARTITION BY tensor, layer, kv_head, class) AS num_requests
+  FROM maxima
+  QUALIFY num_requests >= coalesce(getvariable('min_requests')::BIGINT, 3)
+),
+sized AS (
+  SELECT *, min(num_requests) OVER (PARTITION BY tensor, layer, kv_head)
+    AS num_compared
+  FROM ranked
+),
+-- Of N requests the i-th narrowest is the widest of n in C(i - 1, n - 1) of
+-- C(N, n) choices.
+expected AS (
+  SELECT tensor, layer, kv_head, class, class_number, num_requests,
+    num_compared, max(amax) AS live_amax,
+    sum(amax * exp(
+      log_choose(greatest(place, num_compared) - 1, num_compared - 1)
+      - log_choose(num_requests, num_compared)
+    )) FILTER (place >= num_compared) AS expected_amax
+  FROM sized
+  GROUP BY ALL
+),
+compared AS (
+  SELECT *,
+    max(expected_amax) OVER head / nullif(expected_amax, 0) AS spread,
+    max(expected_amax) OVER head
+      / nullif(min(expected_amax) OVER head, 0) AS head_spread
+  FROM expected
+  WINDOW head AS (PARTITION BY tensor, layer, kv_head)
+)
+SELECT tensor, layer, kv_head, class, spread, expected_amax, live_amax,
+  num_requests, num_compared
+FROM compared
+QUALIFY dense_rank() OVER (
+    PARTITION BY tensor
+    ORDER BY head_spread DESC NULLS LAST, layer, kv_head
+  ) <= coalesce(getvariable('top')::INTEGER, 10)
+ORDER BY tensor, head_spread DESC NULLS LAST, layer, kv_head, class_number,
+  class;
