@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench gpu-check sample clean
+.PHONY: setup demo picture test incidents faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench bench-capture gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -42,6 +42,10 @@ vllm-env: .venv-vllm/.stamp $(MODEL)/config.json  ## .venv-vllm with real vLLM f
 
 $(MODEL)/config.json: samples/make_model.py .venv-vllm/.stamp
 	$(VLLM_PYTHON) samples/make_model.py $(MODEL)
+
+faults: setup vllm-env  ## damaged traces, killed writers and workers, broken disks; a table of what was shown; SEED=… pins them
+	PYTHONPATH=tests $(BIN)/python -m faults $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(VLLM_PYTHON) -m faults.in_vllm --model $(CURDIR)/$(MODEL) $(if $(SEED),--seed $(SEED))
 
 test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), at most 10 minutes
 	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm and not vllm_full' tests/vllm
@@ -86,8 +90,14 @@ bench: .venv-bench/.stamp $(BENCH_TRACE)  ## speed on a real 560 MB trace, as ra
 $(BENCH_TRACE): | vllm-env
 	$(VLLM_PYTHON) samples/capture_sample.py $(MODEL) $@ 2
 
+bench-capture: vllm-env  ## what capture costs a real engine, switched on and off in turn; its memory over a long run
+	@mkdir -p build
+	$(VLLM_PYTHON) tests/bench/bench_capture.py --model $(MODEL) 2> build/bench-capture.log
+	$(VLLM_PYTHON) tests/bench/capture_memory.py
+
 gpu-check: setup  ## on a machine with a GPU: equality with the CPU, ns a value, share of memory bandwidth
 	$(BIN)/python tests/bench/gpu_check.py
+	$(BIN)/python -m pytest -m gpu tests
 
 clean:
 	rm -rf .venv .venv-vllm .venv-bench .cache build dist

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fabricate_run import fabricate_run, read_tables, run_record, source_record
-from incidents import artifact_plants, combined_plants, healthy, value_plants
-from incidents.bench import SAMPLE, Bench, new_bench, times
-from incidents.planting import INCIDENTS
+from incidents import all_incidents
+from incidents.base import SAMPLE
+from incidents.bench import Bench, new_bench, times
 
 from kvtrace.diagnosis import RULES, diagnose
 from kvtrace.evaluation import replay, standard_candidates
@@ -22,8 +22,6 @@ from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
     from kvtrace.diagnosis import Diagnosis, Finding
-
-__all__ = ["artifact_plants", "combined_plants", "healthy", "value_plants"]
 
 SMALL = Path(__file__).parent / "queries" / "input"
 SCALES = SAMPLE.parent / "scales"
@@ -42,7 +40,7 @@ SHOWN = (
 
 def planted(name: str, folder: Path, seed: int = 5) -> tuple[Bench, Diagnosis]:
     bench = new_bench(seed, folder)
-    next(one for one in INCIDENTS if one.name == name).plant(bench)
+    next(one for one in all_incidents() if one.name == name).plant(bench)
     return bench, bench.diagnosed()
 
 

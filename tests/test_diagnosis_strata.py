@@ -116,3 +116,17 @@ def test_a_workload_that_alone_has_long_positions_is_said_to_be_the_same_rows() 
     (drift,) = units.located().drifts
     assert drift.same_rows_as is not None
     assert {drift.split.kind, drift.same_rows_as.kind} == {"workload", "position"}
+
+
+def test_a_position_that_a_louder_workload_hid_is_named_once_that_is_set_aside() -> None:
+    units = Units()
+    for request in range(5):
+        units.add(request, "books", 8, 0, of=10)
+        units.add(request, "books", 10, 20, of=20)
+    for request in range(5, 23):
+        units.add(request, "language", 5, 5, of=5)
+    for request in range(23, 60):
+        units.add(request, "chat", 5, 0, of=11)
+    located = units.located()
+    assert told(located) == [("position", 9), ("workload", "language")]
+    assert located.explained == {HEAD}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from fabricate import fabricate_trace, request
 from fabricate_run import fabricate_run, read_tables
 from run_cli import kvtrace
+
+from kvtrace.scales.save import save_scales
 
 SMALL = Path(__file__).parent / "queries" / "input"
 
@@ -68,6 +71,36 @@ def test_an_output_file_is_written_once(tmp_path: Path) -> None:
     assert refused.stderr.count("\n") == 1
     assert kvtrace("report", run, "-o", output, "--force").returncode == 0
     assert output.read_text().startswith("kvtrace report")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<img src=x onerror=alert(1)>",
+        "\x1b[2J\x1b[31mred\x07",
+        "\u202egnp.exe\u2066",
+        "x" * 200,
+        "line\nbreak",
+    ],
+)
+def test_files_with_hostile_names_are_reported_as_plain_text(name: str, tmp_path: Path) -> None:
+    path = fabricate_trace(
+        tmp_path / f"{name}.kvtrace",
+        {(0, tensor): np.full((1, 2, 8), 1000.0) for tensor in ("k", "v")},
+        request_of_row=[0],
+        position_of_row=[0],
+        requests=[request(0, prompt_tokens=1, workload=name)],
+    )
+    save_scales(tmp_path / name, {(0, "k"): (0.5,), (0, "v"): (0.5,)})
+    for output_format in ("text", "md"):
+        result = kvtrace("report", path, "--scales", tmp_path / name, "--format", output_format)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "K clips in 2 of 2 heads" in " ".join(result.stdout.split())
+        assert not [
+            char for char in result.stdout if char != "\n" and unicodedata.category(char) in ("Cc", "Cf")
+        ]
+        prose = "".join(result.stdout.split("```")[::2])
+        assert output_format == "text" or "<img" not in prose
 
 
 def test_what_cannot_be_reported_is_one_line_and_exit_code_2(trace: Path, tmp_path: Path) -> None:

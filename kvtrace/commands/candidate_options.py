@@ -13,7 +13,7 @@ from kvtrace.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.evaluation import EngineSetup
+    from kvtrace.evaluation import Candidate, EngineSetup
     from kvtrace.runs.record import PolicyStamp
     from kvtrace.trace.reader import Trace
 
@@ -26,6 +26,10 @@ SCALES = Annotated[
 ]
 ARTIFACT_FORMAT = Annotated[
     str | None, typer.Option("--artifact-format", help="Read artifacts as this format.", show_default=False)
+]
+AGAINST = Annotated[
+    Path | None,
+    typer.Option("--against", help="Are weights and tokenizer those of this checkpoint?", show_default=False),
 ]
 ENGINE = Annotated[
     str | None,
@@ -113,6 +117,23 @@ def chosen_setup(
     )
     find_pair(setup.engine, setup.fp8_format)
     return setup
+
+
+def compared_with(candidates: Sequence[Candidate], against: Path | None) -> list[Candidate]:
+    """Return the candidates, each artifact's checkpoint compared with `against` (None: as they are).
+
+    Raises ArtifactError: one of the two holds no weights. InputError: there is no artifact to compare.
+    """
+    if against is None:
+        return list(candidates)
+    from kvtrace.scales.audit.weights import compare_weights
+
+    if not any(one.artifact for one in candidates):
+        raise InputError(f"--against {against}: nothing to compare with it; give a checkpoint with --scales")
+    return [
+        replace(one, weights=compare_weights(one.artifact.path, against)) if one.artifact else one
+        for one in candidates
+    ]
 
 
 def _layers(text: str | None, num_layers: int) -> tuple[int, ...]:

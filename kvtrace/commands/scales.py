@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.candidate_options import (  # noqa: TC001 -- Typer reads the annotations
+    AGAINST,
     ARTIFACT_FORMAT,
     BACKEND,
     TENSOR_PARALLEL,
@@ -32,10 +33,7 @@ def scales(
     ] = None,
     backend: BACKEND = None,
     tp: TENSOR_PARALLEL = None,
-    against: Annotated[
-        Path | None,
-        typer.Option("--against", help="Are the weights those of this checkpoint?", show_default=False),
-    ] = None,
+    against: AGAINST = None,
     calibrated_at_length: Annotated[
         int | None,
         typer.Option(

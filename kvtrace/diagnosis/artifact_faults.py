@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.diagnosis.case import bound
 from kvtrace.diagnosis.finding import Finding
+from kvtrace.diagnosis.wording import recalibrate_command, scales_command
+from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.diagnosis.case import Case
+    from kvtrace.diagnosis.case import Case, Row, Subject
 
 _FINDINGS: Final = """
 SELECT source, candidate, id, severity, message, action, layers, evidence
@@ -25,7 +28,19 @@ FROM findings
 WHERE candidate = $candidate AND id = $id
 ORDER BY source, ordinal
 """
-_ASKED_OF_THE_RUN: Final = "scales-not-loaded"
+_MENDED_BY_CALIBRATION: Final = (
+    "constant-scales",
+    "ema-observer",
+    "merged-kv",
+    "missing-layers",
+    "outside-envelope",
+    "pre-rope-keys",
+    "short-calibration",
+    "stale-artifact",
+    "unusable-values",
+    "wrong-model",
+)
+ASKED_OF_THE_RUN: Final = "scales-not-loaded"
 """The audit knows one artifact; the run knows all, and whether another one is what ran."""
 
 
@@ -34,7 +49,7 @@ def check(case: Case) -> Iterator[Finding]:
     for subject in case.subjects:
         seen = set()
         for row in case.rows(bound(_FINDINGS, candidate=subject.name)):
-            if row["id"] == _ASKED_OF_THE_RUN or (row["id"], row["message"]) in seen:
+            if row["id"] == ASKED_OF_THE_RUN or (row["id"], row["message"]) in seen:
                 continue
             seen.add((row["id"], row["message"]))
             layers = tuple(int(layer) for layer in (row["layers"] or "").split(",") if layer)
@@ -48,6 +63,7 @@ def check(case: Case) -> Iterator[Finding]:
                 evidence=(json.loads(row["evidence"]),),
                 sql=bound(_EVIDENCE, candidate=subject.name, id=row["id"]),
                 layers=layers,
+                command=_command(case, subject, row),
             )
         if subject.status == "invalid" and not any(severity_is_error(case, subject.name)):
             yield Finding(
@@ -57,12 +73,23 @@ def check(case: Case) -> Iterator[Finding]:
                 candidate=subject.name,
                 message=f"cannot be used: {subject.reason or 'no reason recorded'}",
                 action="Mend or replace the artifact; nothing was scored under it.",
+                command=recalibrate_command(case, subject),
                 evidence=({"status": subject.status, "reason": subject.reason},),
                 sql=bound(
                     "SELECT candidate, status, reason FROM candidates WHERE candidate = $candidate",
                     candidate=subject.name,
                 ),
             )
+
+
+def _command(case: Case, subject: Subject, row: Row) -> str | None:
+    """Return what mends the fault, or shows it layer by layer."""
+    against = json.loads(row["evidence"]).get("against")
+    if against is not None:
+        return scales_command(case, subject.artifact, f"--against {shlex.quote(plain(against, 1000))}")
+    if row["id"] in _MENDED_BY_CALIBRATION:
+        return recalibrate_command(case, subject)
+    return scales_command(case, subject.artifact)
 
 
 def severity_is_error(case: Case, candidate: str) -> Iterator[bool]:

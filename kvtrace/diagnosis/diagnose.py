@@ -64,12 +64,14 @@ _TIERS: Final = {
     "short-calibration": 4,
     "outside-envelope": 4,
     "merged-kv": _LOCATED,
+    "not-the-scales": -1,
     "coverage": 5,
-    "not-the-scales": 6,
     "rounding-floor": 7,
+    "bf16-rounding": 8,
 }
 """What a reader should hear first among equals: what the artifact is, then where values left the range, then
 what the scale does to them. Other audit findings are of tier 0."""
+_CANNOT_TELL: Final = -2
 _EXPLAINED: Final = 10
 _SYMPTOMS: Final = ("k-clips", "v-clips", "outlier-head", "no-scale-helps", "too-wide")
 _DRIFTS: Final = ("drift-workload", "drift-position", "drift-output-length")
@@ -180,6 +182,8 @@ def _explains(cause: Finding, symptom: Finding, located: dict[str, dict[str, Loc
 
 def _rank(finding: Finding, in_effect: set[str]) -> tuple[object, ...]:
     tier = _EXPLAINED if finding.explained_by else _TIERS.get(finding.id, 0)
+    if coverage.is_too_little(finding):
+        tier = _CANNOT_TELL
     hypothetical = finding.candidate is not None and bool(in_effect) and finding.candidate not in in_effect
     if finding.id == "scales-not-loaded":
         hypothetical = False
@@ -199,10 +203,10 @@ def _verdict(subjects: Sequence[Subject], ranked: Sequence[Finding]) -> Verdict:
         status, headline, first = "cannot tell", too_little.message, too_little
     else:
         status = "sound"
-        headline = "NOT THE SCALES: nothing above a note was found" + (
-            f" under {plain(judged[0], 40)}"
-            if len(judged) == 1
-            else f" under any of {len(judged)} sets of scales"
+        under = plain(judged[0], 40) if len(judged) == 1 else f"any of {len(judged)} sets of scales"
+        noted = dict.fromkeys(one.id for one in ranked if one.id != "not-the-scales")
+        headline = f"NOT THE SCALES: nothing above a note was found under {under}" + (
+            f"; noted: {', '.join(noted)}" if noted else ""
         )
     return Verdict(
         status=status,

@@ -15,7 +15,7 @@ from kvtrace.diagnosis.case import bound
 from kvtrace.diagnosis.clipping import clipping_heads
 from kvtrace.diagnosis.finding import Finding, confidence_of
 from kvtrace.diagnosis.strata_split import ClippedUnits, Drift, Located, Split, locate
-from kvtrace.diagnosis.wording import calibrate_command, percent, some_heads, tensors_of
+from kvtrace.diagnosis.wording import percent, recalibrate_command, some_heads, tensors_of
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def _finding(case: Case, subject: Subject, drifts: Sequence[Drift]) -> Finding:
             f"{first.num_requests} requests (at least {percent(first.inside_low)} at 97.5 %), elsewhere "
             f"{percent(first.outside_frac)}"
         ),
-        action=_action(case, split),
+        action=_action(split),
+        command=recalibrate_command(case, subject),
         evidence=tuple(case.rows(sql, 20)),
         sql=sql,
         heads=heads,
@@ -172,18 +173,15 @@ def _words(split: Split | None) -> str:
     )
 
 
-def _action(case: Case, split: Split) -> str:
+def _action(split: Split) -> str:
     if split.kind == "workload":
-        return (
-            f"Calibrate on that workload as well: {calibrate_command(case, '--headroom 2')}; until then keep "
-            "it on an engine with --kv-cache-dtype auto"
-        )
+        return "Calibrate on that workload as well, and until then serve it with --kv-cache-dtype auto"
     if split.kind == "position":
         return (
-            f"Calibrate on requests that long: {calibrate_command(case, '--headroom 2')}; until then limit "
-            f"FP8 to --max-model-len {2 ** int(split.value)}"
+            "Calibrate on requests that long, and until then limit FP8 to --max-model-len "
+            f"{2 ** int(split.value)}"
         )
     return (
-        f"Calibrate on outputs that long, decode included: {calibrate_command(case, '--headroom 2')}; until "
-        f"then cap max_tokens at {max(2 ** int(split.value) - 1, 1)} or serve with --kv-cache-dtype auto"
+        "Calibrate on outputs that long, decode included, and until then cap max_tokens at "
+        f"{max(2 ** int(split.value) - 1, 1)} or serve with --kv-cache-dtype auto"
     )

@@ -31,7 +31,7 @@ class Finding:
     message: str
     """What is the case, in one sentence."""
     action: str
-    """What to do about it, with the command or flag."""
+    """What to do about it, with the engine's flag."""
     evidence: tuple[dict[str, Any], ...]
     """The first rows that `sql` gives."""
     sql: str
@@ -44,6 +44,8 @@ class Finding:
     """Ids of findings on the same scales that are this one's cause."""
     num_requests: int | None = None
     """Requests that an estimate rests on; None: nothing is estimated."""
+    command: str | None = None
+    """To run as it stands, and does what `action` says or shows more; None: nothing to run."""
     impact: float = 0.0
     """For ranking among equals: larger is worse."""
 

@@ -41,8 +41,8 @@ def check(case: Case) -> Iterator[Finding]:
                 f"A scale per head would bring its error down by {times(max(lost, 1.0))}, to the rounding "
                 "floor"
             ),
-            action=f"Calibrate per head: {calibrate_command(case, '--granularity attn_head')} (needs "
-            "FlashAttention 3 or later: others collapse it to the maximum)",
+            action="Calibrate per head (needs FlashAttention 3 or later: others collapse it to the maximum)",
+            command=calibrate_command(case, "--granularity attn_head"),
             evidence=tuple(case.rows(sql, 10)),
             sql=sql,
             heads=tuple(one.head for one in losing),

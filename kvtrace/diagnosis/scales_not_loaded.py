@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.diagnosis.case import bound
 from kvtrace.diagnosis.finding import Finding
+from kvtrace.diagnosis.wording import calibrate_command, scales_command
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -34,6 +35,19 @@ WHERE c.candidate = $candidate AND d.kind = 'effective'
   AND c.scale IS NOT NULL AND e.scale IS NOT NULL
 QUALIFY abs(c.scale / e.scale - 1) > 0.004
 ORDER BY c.source, c.layer, c.tensor, c.kv_head
+"""
+_QUALITY: Final = """
+SELECT candidate,
+  sqnr_db(sum(weight * sum_sq_signal) FILTER (tensor = 'k'),
+    sum(weight * sum_sq_error) FILTER (tensor = 'k')) AS k,
+  sqnr_db(sum(weight * sum_sq_signal) FILTER (tensor = 'v'),
+    sum(weight * sum_sq_error) FILTER (tensor = 'v')) AS v
+FROM cells
+  JOIN candidates USING (candidate)
+  JOIN sampling USING (source, sampling_id)
+WHERE candidate = $candidate OR kind = 'effective'
+GROUP BY candidate
+ORDER BY candidate
 """
 _SHIPPED: Final = """
 SELECT count(*) AS num_scales FROM scales WHERE candidate = $candidate
@@ -71,8 +85,8 @@ def _default(case: Case, effective: Sequence[Row]) -> Iterator[Finding]:
         confidence="certain",
         candidate=next((one.name for one in case.subjects if one.in_effect), None),
         message=f"the engine used 1.0 in {where}: no calibrated scale was in effect there",
-        action="If a checkpoint with scales was meant, ask why: kvtrace report TRACE --scales CHECKPOINT; "
-        "else make some: kvtrace calibrate TRACE --checkpoint MODEL -o NEW",
+        action="If a checkpoint with scales was meant, give it with --scales and ask again. Else make some",
+        command=calibrate_command(case, "--headroom 2"),
         evidence=tuple(ones[:10]),
         sql=bound(_EFFECTIVE),
         layers=() if everywhere else tuple(layers),
@@ -87,10 +101,7 @@ def _not_what_ran(case: Case, meant: Subject, different: Sequence[Row]) -> Findi
     name = plain(meant.name, 40)
     if len(ones) == len(different):
         what = f"scales NOT LOADED: the engine used 1.0 where {name} ships others"
-        action = (
-            f"Read what the loader does with the file: kvtrace scales {plain(meant.artifact or name, 200)}; "
-            "then restart and compare the effective scales in a new trace"
-        )
+        action = "Read what the loader does with the file; restart, capture again and compare"
     else:
         what = f"other scales ran: those in effect are not {name}'s"
         action = (
@@ -105,14 +116,29 @@ def _not_what_ran(case: Case, meant: Subject, different: Sequence[Row]) -> Findi
         message=(
             f"{what}: {len(different)} of {total} differ, in {len(layers)} layers ({_span(layers)}); first "
             f"layer {first['layer']} head {first['kv_head']} {first['tensor'].upper()}, shipped "
-            f"{first['shipped_scale']:.4g}, in effect {first['effective_scale']:.4g}"
+            f"{first['shipped_scale']:.4g}, in effect {first['effective_scale']:.4g}. {_quality(case, meant)}"
         ),
         action=action,
+        command=scales_command(case, meant.artifact),
         evidence=tuple(different[:10]),
         sql=bound(_DIFFERENT, candidate=meant.name),
         layers=tuple(layers),
         impact=len(different) / total,
     )
+
+
+def _quality(case: Case, meant: Subject) -> str:
+    """Return what the mix-up costs: it need not be why quality fell."""
+    found = {row["candidate"]: row for row in case.rows(bound(_QUALITY, candidate=meant.name))}
+    ran, shipped = (found[name] for name in sorted(found, key=lambda name: name == meant.name))
+    return (
+        f"SQNR of what ran: K {_db(ran['k'])}, V {_db(ran['v'])} dB; of what was shipped: "
+        f"K {_db(shipped['k'])}, V {_db(shipped['v'])}"
+    )
+
+
+def _db(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
 
 
 def _span(layers: Sequence[int]) -> str:

@@ -114,6 +114,7 @@ def locate(units: ClippedUnits) -> Located:
                 usable[best.number] = False
                 continue
             drifts += found
+            usable[:] = True  # what this drift hid can be told now
             alive[np.ix_(best.heads, strata[best.number].inside)] = 0
     left = (units.events * alive).sum(axis=1) / units.events.sum(axis=1)
     explained = frozenset(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace.diagnosis.finding import Finding
 from kvtrace.diagnosis.underflow import evidence_sql, losing_heads
-from kvtrace.diagnosis.wording import calibrate_command, percent, some_heads, times
+from kvtrace.diagnosis.wording import percent, recalibrate_command, some_heads, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +33,9 @@ def check(case: Case) -> Iterator[Finding]:
                 f"{worst.head[2].upper()}, covering {times(worst.headroom)} its largest value; it flushes "
                 f"{percent(worst.row['flushed_frac'])} of its values to 0"
             ),
-            action=f"Calibrate on this traffic: {calibrate_command(case, '--headroom 2')}; look first for a "
-            "unit or clamp error in the export, E4M3 forgives a factor of 256",
+            action="Look for a unit or clamp error in the export (256 × is forgiven). Then calibrate "
+            "on this traffic",
+            command=recalibrate_command(case, subject),
             evidence=tuple(case.rows(sql, 10)),
             sql=sql,
             heads=tuple(one.head for one in losing),

@@ -10,7 +10,7 @@ from kvtrace.plain_text import plain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kvtrace.diagnosis.case import Case
+    from kvtrace.diagnosis.case import Case, Subject
     from kvtrace.diagnosis.finding import Head
 
 _MOST_NAMED = 3
@@ -65,5 +65,26 @@ def skip_layers_flag(layers: Iterable[int]) -> str:
 
 def calibrate_command(case: Case, *options: str) -> str:
     """Return the command that makes new scales of the run's traces."""
-    paths = " ".join(shlex.quote(plain(source.path, 300)) for source in case.run.record.sources)
-    return " ".join(["kvtrace calibrate", paths, *options, "-o NEW"])
+    return " ".join(["kvtrace calibrate", *_traces(case), *options, "-o NEW"])
+
+
+def recalibrate_command(case: Case, subject: Subject) -> str:
+    """Return the same with room to spare, and per tensor where the scales are: not all engines take more."""
+    per_tensor = ["--granularity tensor"] if subject.granularity == "tensor" else []
+    return calibrate_command(case, "--headroom 2", *per_tensor)
+
+
+def scales_command(case: Case, artifact: str | None, *options: str) -> str | None:
+    """Return the command that shows an artifact layer by layer; None: the scales were given as numbers."""
+    if artifact is None:
+        return None
+    return " ".join(["kvtrace scales", _quoted(artifact), "--trace", _traces(case)[0], *options])
+
+
+def _traces(case: Case) -> list[str]:
+    return [_quoted(source.path) for source in case.run.record.sources]
+
+
+def _quoted(path: str) -> str:
+    """Return a path for a shell. One with control characters is shown escaped, which is no path to copy."""
+    return shlex.quote(plain(path, 1000))

@@ -36,7 +36,7 @@ def verdict_parts(report: Report) -> dict[str, Any]:
             "sign": sign,
             "state": verdict.status,
             "headline": plain(verdict.headline, _SENTENCES),
-            "action": plain(first.action, _SENTENCES) if first else "",
+            "action": _action(first) if first else "",
             "sound": ", ".join(plain(name, _NAME) for name in verdict.sound),
         },
         "findings": [_finding(one) for one in report.findings if one.severity != "note"],
@@ -61,9 +61,14 @@ def _finding(one: Finding) -> dict[str, str]:
         "id": one.id,
         "about": ", ".join(about),
         "message": plain(one.message, _SENTENCES),
-        "action": plain(one.action, _SENTENCES),
+        "action": _action(one),
         "sql": "\n".join(plain(line, _SENTENCES) for line in one.sql.splitlines()),
     }
+
+
+def _action(one: Finding) -> str:
+    action = one.action if one.command is None else f"{one.action.rstrip('.')}: {one.command}"
+    return plain(action, _SENTENCES)
 
 
 def _is_bf16(candidate: CandidateSummary) -> bool:

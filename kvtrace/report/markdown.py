@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.wording import count, decibel, percent
+from kvtrace.report.wording import count, decibel, ended, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +36,13 @@ def _lines(report: Report) -> Iterator[str]:
     first = told[0] if told else next((one for one in notes if one.id == "not-the-scales"), None)
     yield f"## FP8 KV-cache scales: {report.verdict.status}"
     yield ""
-    yield f"{_text(report.verdict.headline, _MESSAGE)}."
+    yield ended(_text(report.verdict.headline, _MESSAGE))
     yield ""
     if first is not None:
-        yield f"**Do:** {_text(first.action, _MESSAGE)}"
+        yield f"**Do:** {ended(_text(first.action, _MESSAGE))}"
         yield ""
+        if first.command is not None:
+            yield from ("```sh", plain(first.command, 4_000).replace("```", "` ` `"), "```", "")
     yield from _sources(report)
     yield ""
     if told:

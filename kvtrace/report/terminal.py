@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kvtrace.report.sections import CandidateSummary, Report, Source
 
 _LONGEST_NAME: Final = 20
-_MOST_DETAILED: Final = 4
-"""Candidates whose heads and places are listed; the tables before them have all."""
+_MOST_DETAILED: Final = 1
+"""Candidates whose heads and places are listed, the verdict's first; the tables before them have all."""
 
 
 def report_text(report: Report) -> str:
@@ -105,18 +105,17 @@ def _reading_help(report: Report) -> Iterator[str]:
 
 
 def _details(report: Report) -> Iterator[str]:
-    """Heads and places of the candidates that leave the range, the worst first."""
-    leaving = [one for one in report.candidates if any(t.num_heads_out_of_range for t in one.tensors)]
-    ranked = sorted(leaving, key=_worst_share, reverse=True)
+    """Heads and places of the candidates that clip, the verdict's first, then the worst."""
+    clipping = [one for one in report.candidates if _worst_share(one) > 0]
+    ranked = sorted(clipping, key=lambda one: (one.candidate != report.verdict.subject, -_worst_share(one)))
     for candidate in ranked[:_MOST_DETAILED]:
         name = cut(candidate.candidate, _LONGEST_NAME)
         yield from ("", f"HEADS OUT OF RANGE under {name}   worst first, K and V apart")
         heads = [head for head in report.heads if head.candidate == candidate.candidate]
         yield from head_table(heads, report.top)
-        if _worst_share(candidate) > 0:
-            yield from ("", f"WHERE VALUES ARE CLIPPED under {name}   share of values")
-            yield from stratum_table([x for x in report.positions if x.candidate == candidate.candidate])
-            yield from stratum_table([x for x in report.workloads if x.candidate == candidate.candidate])
+        yield from ("", f"WHERE VALUES ARE CLIPPED under {name}   share of values")
+        yield from stratum_table([x for x in report.positions if x.candidate == candidate.candidate])
+        yield from stratum_table([x for x in report.workloads if x.candidate == candidate.candidate])
     if len(ranked) > _MOST_DETAILED:
         hidden = ", ".join(plain(one.candidate, 24) for one in ranked[_MOST_DETAILED:])
         yield ""
@@ -124,7 +123,7 @@ def _details(report: Report) -> Iterator[str]:
 
 
 def _worst_share(candidate: CandidateSummary) -> float:
-    return max(total.worst_clipped_frac or 0 for total in candidate.tensors)
+    return max((total.worst_clipped_frac or 0 for total in candidate.tensors), default=0)
 
 
 def _sampling(report: Report) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.wording import WIDTH, cut, paragraph
+from kvtrace.report.wording import WIDTH, columns, cut, ended, paragraph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,12 +37,14 @@ _SHADES: Final = (
 def verdict_lines(report: Report) -> Iterator[str]:
     """Yield the headline, what to do, and which scales are sound."""
     verdict = report.verdict
-    yield from paragraph(f"{_STATUS[verdict.status]} {plain(verdict.headline, _MESSAGE)}.")
+    yield from paragraph(f"{_STATUS[verdict.status]} {ended(plain(verdict.headline, _MESSAGE))}")
     first = next((one for one in report.findings if one.message in verdict.headline), None)
     if first is None and report.findings:
         first = next((one for one in report.findings if one.id == "not-the-scales"), None)
     if first is not None:
-        yield from paragraph(f"{plain(first.action, _MESSAGE)}", "    ", "  → ")
+        yield from paragraph(plain(first.action, _MESSAGE), "    ", "  → ")
+        yield from _command(first, "    ")
+        yield from _hypothetical(report, first)
     others = [one for one in report.findings if one.severity != "note" and one is not first]
     if others:
         yield from paragraph(f"Also found: {_by_id(others)}.")
@@ -56,8 +59,9 @@ def finding_lines(report: Report) -> Iterator[str]:
     told = [one for one in report.findings if one.severity != "note" or one.id == "coverage"]
     if report.verdict.status == "sound":
         told += [one for one in report.findings if one.id in ("not-the-scales", "rounding-floor")]
+    commands: set[str] = set()
     for one in told[:_MOST_FOUND]:
-        yield from _finding(one)
+        yield from _finding(one, report.verdict.headline, commands)
     if len(told) > _MOST_FOUND:
         yield f"  and {len(told) - _MOST_FOUND} more: --format json has all"
     rest = [one for one in report.findings if one not in told]
@@ -88,14 +92,58 @@ def heat_map_lines(report: Report) -> Iterator[str]:
     yield from paragraph(f"Energy lost by clipping: . none, {legend}.")
 
 
-def _finding(one: Finding) -> Iterator[str]:
+def _hypothetical(report: Report, first: Finding) -> Iterator[str]:
+    """Yield that the scales in question are not what ran, where that is not the finding itself."""
+    candidate = next((one for one in report.candidates if one.candidate == first.candidate), None)
+    if candidate is None or not candidate.hypothetical or not first.heads:
+        return
+    if any(source.has_fp8_cache for source in report.sources):
+        yield from paragraph("The captured engine used other scales: this is what these would do.")
+    else:
+        yield from paragraph("No FP8 was in effect at capture: this is what these scales would do.")
+
+
+def _finding(one: Finding, headline: str, commands: set[str]) -> Iterator[str]:
+    """Yield one finding; what the verdict has said and a command before are not repeated."""
     about = f" under {cut(one.candidate, _NAME)}" if one.candidate else ""
     sure = "" if one.confidence == "certain" else f", confidence {one.confidence}"
     rests = f", from {one.num_requests:,} requests" if one.num_requests is not None else ""
     cause = f", explained by {', '.join(one.explained_by)}" if one.explained_by else ""
     yield from paragraph(f"{one.id}{about}{sure}{rests}{cause}", " " * 10, f"  {one.severity.upper():<8}")
-    yield from paragraph(plain(one.message, _MESSAGE), " " * 10)
-    yield from paragraph(plain(one.action, _MESSAGE), " " * 12, " " * 10 + "→ ")
+    if one.message in headline:
+        yield from paragraph("the verdict above", " " * 10)
+    else:
+        yield from paragraph(plain(one.message, _MESSAGE), " " * 10)
+        yield from paragraph(plain(one.action, _MESSAGE), " " * 12, " " * 10 + "→ ")
+        if one.command in commands:
+            yield " " * 12 + "the same command as above"
+        else:
+            yield from _command(one, " " * 12)
+    commands.add(one.command or "")
+
+
+def _command(one: Finding, indent: str) -> Iterator[str]:
+    """Yield the command in lines that can be copied: broken between words alone, however long these are."""
+    line = ""
+    for word in _words(one.command or ""):
+        if line and columns(f"{indent}{line} {word} \\") > WIDTH:
+            yield f"{indent}{line} \\"
+            line = "  " + word
+        else:
+            line = f"{line} {word}" if line else word
+    if line:
+        yield indent + line
+
+
+def _words(command: str) -> list[str]:
+    """Return the words with their quotes; an option and its value stay together."""
+    words: list[str] = []
+    for word in shlex.split(command):
+        if words and words[-1].startswith("-") and not word.startswith("-") and " " not in words[-1]:
+            words[-1] += f" {shlex.quote(word)}"
+        else:
+            words.append(shlex.quote(word))
+    return words
 
 
 def _by_id(findings: Sequence[Finding]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Final
 
 from kvtrace.plain_text import plain
 
 WIDTH: Final = 80
+_WORD: Final = re.compile(r"--[a-z-]+ \w\S*|\S+(?: [%×](?!\S*\w)\S*)?")
+"""A flag keeps its value beside it, a number its unit, and that its comma or bracket."""
 _LEAST_SHOWN: Final = 1e-5
 _TWO_DIGITS_BELOW: Final = 1e-4
 _MOST_SHOWN: Final = 0.999
@@ -76,6 +79,15 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
+def ended(text: str) -> str:
+    """Return a sentence with its full stop.
+
+    >>> ended("K clips"), ended("another model?")
+    ('K clips.', 'another model?')
+    """
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
 def cut(text: str, width: int) -> str:
     """Return a name from outside as plain text of at most `width` columns of a terminal.
 
@@ -117,7 +129,7 @@ def paragraph(text: str, indent: str = "  ", first: str | None = None) -> list[s
     """Return the text in lines of the report's width; `first` starts the first line instead of `indent`."""
     lines = [indent if first is None else first]
     fresh = True
-    for word in text.split():
+    for word in _WORD.findall(text):
         for piece in _pieces(word, WIDTH - columns(indent)):
             if columns(lines[-1]) + columns(piece) + (not fresh) > WIDTH and not fresh:
                 lines.append(indent)

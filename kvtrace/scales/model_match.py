@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kvtrace.scales.artifact import ScaleArtifact
 
-_MEANT = "was the artifact calibrated on another model?"
+MEANT = "was the artifact calibrated on another model?"
 
 
 def model_notes(
@@ -26,21 +26,21 @@ def model_notes(
     if declared is not None and declared != num_layers:
         yield Note(
             "other-model",
-            f"{path}: its config.json has {declared} layers, the model has {num_layers}; {_MEANT}",
+            f"{path}: its config.json has {declared} layers, the model has {num_layers}; {MEANT}",
         )
     beyond = [layer for layer in artifact.layers if layer >= num_layers]
     if beyond:
         yield Note(
             "other-model",
             f"{path}: holds scales for layer {beyond[-1]}, the model's last layer is {num_layers - 1}; "
-            f"{_MEANT}",
+            f"{MEANT}",
             tuple(beyond),
         )
     elif declared is None and artifact.layers and len(artifact.layers) < num_layers:
         # Without a config.json nothing says that the missing layers were left out on purpose.
         yield Note(
             "other-model",
-            f"{path}: holds scales for {len(artifact.layers)} layers, the model has {num_layers}; {_MEANT}",
+            f"{path}: holds scales for {len(artifact.layers)} layers, the model has {num_layers}; {MEANT}",
         )
     yield from _head_notes(artifact, kv_heads_per_layer)
 
@@ -54,7 +54,7 @@ def _head_notes(artifact: ScaleArtifact, kv_heads_per_layer: int | Mapping[int, 
     )
     declared = artifact.model.num_kv_heads
     if declared is not None and declared != every:
-        text = f"{artifact.path}: its config.json has {declared} KV heads, the model has {every}; {_MEANT}"
+        text = f"{artifact.path}: its config.json has {declared} KV heads, the model has {every}; {MEANT}"
         yield Note("other-model", text)
         return
     for scale in artifact.scales:
@@ -64,7 +64,7 @@ def _head_notes(artifact: ScaleArtifact, kv_heads_per_layer: int | Mapping[int, 
                 "other-model",
                 f"{artifact.path}: {plain(scale.key, 120)} has {len(scale.values)} heads, the model has "
                 f"{heads}; "
-                f"{_MEANT}",
+                f"{MEANT}",
                 (scale.layer,),
             )
             return

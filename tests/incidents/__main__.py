@@ -9,31 +9,40 @@ import argparse
 import secrets
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from incidents import artifact_plants, combined_plants, healthy, value_plants
-from incidents.judge import Outcome, run_incident
-from incidents.planting import INCIDENTS
+from incidents import all_incidents
+from incidents.judge import HOW_JUDGED, run_incident
 
-__all__ = ["artifact_plants", "combined_plants", "healthy", "main", "value_plants"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from incidents.judge import Outcome
+    from incidents.planting import Incident
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="incidents")
     parser.add_argument("--seed", type=int, help="pins every case; else drawn anew")
+    parser.add_argument(
+        "--hardest", action="store_true", help="faults at their faintest, healthy cases at their widest"
+    )
     parser.add_argument("--only", default="", help="cases whose name or cause contains this")
     options = parser.parse_args()
     base = secrets.randbelow(10**6) if options.seed is None else options.seed
     started = time.monotonic()
     chosen = [
         (number, one)
-        for number, one in enumerate(INCIDENTS)
-        if options.only in one.name or options.only in one.causes
+        for number, one in enumerate(all_incidents())
+        if options.only in one.name or any(options.only in cause for cause in one.causes)
     ]
-    print(f"seed {base}; each case has seed {base} + its number\n")
-    print(f"{'':3}{'planted':<44} {'base':<13} {'strength':<34} {'first':<24} rank")
+    strengths = "every strength the hardest to tell" if options.hardest else "which draws its strength too"
+    print(f"seed {base}; each case has seed {base} + its number, {strengths}\n")
+    print(f"{HOW_JUDGED}\n")
+    print(f"{'':4}{'planted':<46} {'base':<13} {'strength':<34} {'judged':<8}first")
     outcomes = []
     for number, one in chosen:
-        outcome = run_incident(one, base + number)
+        outcome = run_incident(one, base + number, hardest=options.hardest)
         outcomes.append(outcome)
         print(_line(number, outcome), flush=True)
     _summary(outcomes)
@@ -43,22 +52,44 @@ def main() -> int:
 
 def _line(number: int, outcome: Outcome) -> str:
     mark = " " if outcome.is_right else "!"
-    causes = outcome.incident.causes
-    first = " + ".join(outcome.found[: max(len(causes), 1)]) or "nothing above note"
-    ranks = [str(outcome.found.index(c) + 1) if c in outcome.found else "–" for c in causes]
+    incident = outcome.incident
+    shown = outcome.found[: 1 if incident.control else len(incident.causes)]
+    first = " + ".join(shown) or "nothing above a note"
+    if incident.control is not None:
+        first += f", noted: {' + '.join(incident.causes)}" if outcome.is_right else ", not noted as it should"
+    elif outcome.is_right and not outcome.is_right_unaided:
+        first += f"   (set aside: {', '.join(_set_aside(outcome))})"
     return (
-        f"{mark}{number:>2} {outcome.incident.name:<44} {outcome.base:<13} {outcome.strength:<34} "
-        f"{first:<24} {' '.join(ranks)}"
+        f"{mark}{number:>2} {incident.name:<46} {outcome.base:<13} {outcome.strength:<34} "
+        f"{_how(incident):<8}{first}"
     )
 
 
-def _summary(outcomes: list[Outcome]) -> None:
-    planted = [one for one in outcomes if one.incident.causes]
-    sound = [one for one in outcomes if not one.incident.causes]
+def _how(incident: Incident) -> str:
+    if incident.is_healthy:
+        return "healthy"
+    return "note" if incident.control is not None else "scales" if incident.seen_by == "scales" else "right"
+
+
+def _set_aside(outcome: Outcome) -> list[str]:
+    last = max(outcome.listed.index(cause) for cause in outcome.incident.causes)
+    return [one for one in outcome.listed[:last] if one not in outcome.incident.causes]
+
+
+def _summary(outcomes: Sequence[Outcome]) -> None:
+    by_how = {
+        how: [one for one in outcomes if _how(one.incident) == how]
+        for how in ("right", "scales", "note", "healthy")
+    }
+    right = {how: f"{sum(one.is_right for one in cases)} of {len(cases)}" for how, cases in by_how.items()}
+    planted = by_how["right"]
+    aided = sum(one.is_right and not one.is_right_unaided for one in planted)
+    several = sum(len(one.incident.causes) > 1 for one in planted)
     print(
-        f"\nplanted: {sum(one.is_right for one in planted)} of {len(planted)} with the cause first "
-        f"({sum(len(one.incident.causes) > 1 for one in planted)} combinations); "
-        f"healthy: {sum(one.is_right for one in sound)} of {len(sound)} without a finding above note"
+        f"\nplanted: {right['right']} with the cause first ({several} are two faults at once; in {aided} a "
+        f"consequence was set aside)\n"
+        f"         {right['scales']} first in kvtrace scales; {right['note']} noted, and only where planted\n"
+        f"healthy: {right['healthy']} without a finding above a note"
     )
 
 

@@ -6,37 +6,39 @@ A plant changes it; `diagnosed` writes trace and artifacts, replays them and dia
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
+from checkpoints import checkpoint
 from fabricate import fabricate_trace
 
+from incidents.base import SAMPLE, read_base
+from kvtrace.commands.candidate_options import compared_with
 from kvtrace.diagnosis import Diagnosis, diagnose
 from kvtrace.evaluation import EngineSetup, replay, standard_candidates
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
+from kvtrace.scales.audit.report import scales_report
 from kvtrace.scales.calibrate import calibrate
 from kvtrace.scales.dataset import DatasetRules
 from kvtrace.scales.magnitudes import Magnitudes
 from kvtrace.scales.recipe import Recipe, scale_by
-from kvtrace.scales.save import save_scales
+from kvtrace.scales.save import save_checkpoint, save_scales
 from kvtrace.scales.write_calibration import write_calibration
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from kvtrace.scales.audit.report_model import ScalesReport
     from kvtrace.scales.calibrate import ScaleSet
     from kvtrace.trace.format import RequestRecord, SamplingRecord
 
-SAMPLE = Path(__file__).parents[2] / "samples" / "smollm2-135m.kvtrace"
-BASES = (SAMPLE, Path(__file__).with_name("biased.kvtrace"))
-"""A small language model, and random weights with outlier key biases, both served by real vLLM."""
 NUM_LAYERS = 5
 RETRIEVAL_KEPT = 3
 """One in this many rows of the long requests is kept: they hold more than half of the sample."""
@@ -64,6 +66,12 @@ class Bench:
     backend: str = "FLASH_ATTN"
     model: dict[str, Any] = field(default_factory=lambda: dict(DIGESTS))
     artifacts: list[Path] = field(default_factory=list)
+    hardest: Literal["low", "high"] | None = None
+    """The end of each range of strengths that is hardest to tell; None: strengths are drawn."""
+    against: Path | None = None
+    """A checkpoint that the artifacts' are compared with."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What workloads, artifacts and traces are called instead: no rule may know the names used here."""
 
     @property
     def num_heads(self) -> int:
@@ -79,6 +87,9 @@ class Bench:
         return sorted(self.heads[number] for number in chosen)
 
     def between(self, low: float, high: float) -> float:
+        """Return a strength at random, or the hardest one to tell."""
+        if self.hardest is not None:
+            return {"low": low, "high": high}[self.hardest]
         return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
@@ -121,7 +132,7 @@ class Bench:
 
     def ship(self, scales: ScaleSet, name: str = "shipped", **scheme: Any) -> Path:
         """Save an artifact and have the report judge it. scheme: changes to its kv_cache_scheme."""
-        path = self.folder / name
+        path = self.folder / self.called(name)
         save_scales(path, scales, model=self.config())
         if scheme:
             config = json.loads((path / "config.json").read_text())
@@ -133,10 +144,34 @@ class Bench:
     def calibrated(self, recipe: Recipe, rules: DatasetRules = _ALL_ROWS, name: str = "shipped") -> Path:
         """Save what `kvtrace calibrate` makes of the values as they are now, manifest included."""
         trace = self.write("calibration")
-        path = self.folder / name
-        write_calibration(path, calibrate([open_trace(trace)], recipe, rules), checkpoint=None)
+        path = self.folder / self.called(name)
+        named = replace(rules, workloads=tuple(map(self.called, rules.workloads)))
+        write_calibration(path, calibrate([open_trace(trace)], recipe, named), checkpoint=None)
         self.artifacts.append(path)
         return path
+
+    def deploy(self, scales: ScaleSet, original: Path, name: str = "shipped") -> Path:
+        """Save a copy of a checkpoint with these scales and have the report judge it."""
+        path = self.folder / self.called(name)
+        save_checkpoint(path, original, scales)
+        self.artifacts.append(path)
+        return path
+
+    def checkpoint(self, name: str, *, num_changed: int = 0) -> Path:
+        """Write a checkpoint of a few small weights, some of them changed in one value."""
+        weights = {f"model.layers.{n}.self_attn.k_proj.weight": torch.ones(4, 4) for n in range(NUM_LAYERS)}
+        for number in self.rng.choice(NUM_LAYERS, size=num_changed, replace=False).tolist():
+            weights[f"model.layers.{number}.self_attn.k_proj.weight"][2, 1] = 1.5
+        return checkpoint(self.folder / self.called(name), weights, model=self.config())
+
+    def called(self, name: str) -> str:
+        return self.names.get(name, name)
+
+    def disguise(self) -> None:
+        """Draw new names for all that a user names."""
+        known = {str(one.workload) for one in self.requests}
+        for name in sorted(known | {"incident", "shipped", "sound", "broken", "other", "original", "tuned"}):
+            self.names[name] = bytes(self.rng.integers(97, 123, size=8, dtype=np.uint8)).decode()
 
     def config(self) -> dict[str, Any]:
         heads, head_dim = next(iter(self.tensors.values())).shape[1:]
@@ -151,11 +186,13 @@ class Bench:
         """Write the trace as it is now."""
         fp8 = self.live is not None and name != "calibration"
         return fabricate_trace(
-            self.folder / f"{name}.kvtrace",
+            self.folder / f"{self.called(name)}.kvtrace",
             self.tensors,
             request_of_row=self.request_of_row.tolist(),
             position_of_row=self.position.tolist(),
-            requests=self.requests,
+            requests=[
+                one.model_copy(update={"workload": self.called(one.workload)}) for one in self.requests
+            ],
             sampling=self.sampling,
             kv_cache_dtype="fp8_e4m3" if fp8 else "auto",
             scales=self.live if fp8 else None,
@@ -167,8 +204,15 @@ class Bench:
     def diagnosed(self) -> Diagnosis:
         trace = open_trace(self.write("incident"))
         artifacts = [load_artifact(path) for path in self.artifacts]
-        candidates = standard_candidates([trace], artifacts, EngineSetup("vllm-cuda"))
+        candidates = compared_with(
+            standard_candidates([trace], artifacts, EngineSetup("vllm-cuda")), self.against
+        )
         return diagnose(open_run(replay([trace], candidates, self.folder / "run", device="cpu")))
+
+    def audited(self) -> ScalesReport:
+        """Return what `kvtrace scales --trace` says of the last artifact."""
+        artifact = load_artifact(self.artifacts[-1])
+        return scales_report(artifact, open_trace(self.write("incident")), engine="vllm-cuda")
 
 
 def times(scales: ScaleSet, factor: float, tensors: str = "kv", heads: Any = None) -> ScaleSet:
@@ -185,7 +229,7 @@ def times(scales: ScaleSet, factor: float, tensors: str = "kv", heads: Any = Non
 def new_bench(seed: int, folder: Path, base: Path = SAMPLE) -> Bench:
     """Return a random part of a real trace: some layers, most requests, all workloads."""
     rng = np.random.default_rng(seed)
-    whole = _read(base)
+    whole = read_base(base)
     layers = sorted(rng.choice(whole.num_layers, size=NUM_LAYERS, replace=False).tolist())
     tensors = {
         (number, tensor): whole.tensors[layer, tensor].copy()
@@ -208,41 +252,6 @@ def new_bench(seed: int, folder: Path, base: Path = SAMPLE) -> Bench:
     thin = (whole.workload == "retrieval") & (rng.random(len(whole.position)) > 1 / RETRIEVAL_KEPT)
     bench.keep(~thin & ~np.isin(whole.request_of_row, left_out))
     return bench
-
-
-@dataclass(frozen=True)
-class _Whole:
-    num_layers: int
-    tensors: Mapping[tuple[int, str], NDArray[np.float32]]
-    requests: tuple[RequestRecord, ...]
-    sampling: tuple[SamplingRecord, ...]
-    request_of_row: NDArray[np.int64]
-    position: NDArray[np.int64]
-    workload: NDArray[Any]
-    step: NDArray[np.int64]
-
-
-@cache
-def _read(base: Path) -> _Whole:
-    trace = open_trace(base)
-    tokens = trace.tokens
-    requests = [trace.requests[number] for number in tokens.request.tolist()]
-    tensors: dict[tuple[int, str], NDArray[np.float32]] = {}
-    for block in trace.blocks():
-        key = (block.layer.index, block.tensor)
-        if key not in tensors:
-            tensors[key] = np.zeros((len(tokens), *block.values.shape[1:]), np.float32)
-        tensors[key][block.row] = (block.values.astype(np.uint32) << 16).view(np.float32)
-    return _Whole(
-        num_layers=trace.record.model.num_layers,
-        tensors=tensors,
-        requests=tuple(sorted(trace.requests.values(), key=lambda one: one.request)),
-        sampling=tuple(trace.sampling.values()),
-        request_of_row=tokens.request.astype(np.int64),
-        position=tokens.position.astype(np.int64),
-        workload=np.array([one.workload for one in requests], dtype=object),
-        step=tokens.position - np.array([one.prompt_tokens for one in requests]),
-    )
 
 
 def _counted(parts: Sequence[NDArray[np.float32]]) -> Magnitudes:

@@ -67,7 +67,8 @@ def _(bench: Bench) -> str:
 
 @incident("an unreachable channel, and drift with output", "no-scale-helps", "drift-output-length")
 def _(bench: Bench) -> str:
-    wide, factor = bench.between(2**14, 2**16), bench.between(2, 4)
+    # V has no outliers: at a factor of 2 clipping costs too little of it to be called a fault.
+    wide, factor = bench.between(2**14, 2**16), bench.between(2.5, 4)
     bench.widen_channel(wide, 0, 0)
     bench.ship(bench.scales())
     bench.scale_values(factor, bench.step >= 15, [(layer, 1) for layer in range(1, 5)], "v")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from incidents.planting import incident
+from incidents.planting import healthy
 from kvtrace.scales.dataset import DatasetRules
 from kvtrace.scales.recipe import Recipe
 
@@ -16,64 +16,64 @@ if TYPE_CHECKING:
 PER_TENSOR = Recipe(granularity="tensor")
 
 
-@incident("absmax per head")
+@healthy("absmax per head")
 def _(bench: Bench) -> str:
     bench.ship(bench.scales())
     return "own rows"
 
 
-@incident("absmax per tensor, loaded")
+@healthy("absmax per tensor, loaded")
 def _(bench: Bench) -> str:
     bench.live = bench.scales(PER_TENSOR)
     bench.ship(bench.live)
     return "in effect"
 
 
-@incident("per head, loaded")
+@healthy("per head, loaded")
 def _(bench: Bench) -> str:
     bench.live = bench.scales(Recipe(headroom=1.5))
     bench.ship(bench.live)
     return "in effect"
 
 
-@incident("least squared error")
+@healthy("least squared error")
 def _(bench: Bench) -> str:
     bench.ship(bench.scales(Recipe("mse")))
     return "own rows"
 
 
-@incident("percentile 99.99")
+@healthy("percentile 99.99")
 def _(bench: Bench) -> str:
     bench.ship(bench.scales(Recipe("percentile", 99.99)))
     return "own rows"
 
 
-@incident("percentile 99.9")
+@healthy("percentile 99.9")
 def _(bench: Bench) -> str:
     bench.ship(bench.scales(Recipe("percentile", 99.9)))
     return "own rows"
 
 
-@incident("wide scales")
+@healthy("wide scales")
 def _(bench: Bench) -> str:
     factor = bench.between(2, 512)
     bench.ship(bench.scales(Recipe(headroom=factor)))
     return f"× {factor:.0f}"
 
 
-@incident("powers of two")
+@healthy("powers of two")
 def _(bench: Bench) -> str:
     bench.ship(bench.scales(Recipe(power_of_two=True)))
     return "own rows"
 
 
-@incident("one scale for K and V alike")
+@healthy("one scale for K and V alike")
 def _(bench: Bench) -> str:
     bench.ship(bench.scales(Recipe(merge_kv=True)))
     return "own rows"
 
 
-@incident("few requests")
+@healthy("few requests")
 def _(bench: Bench) -> str:
     left = int(bench.rng.integers(6, 12))
     chosen = bench.rng.choice([one.request for one in bench.requests], size=left, replace=False)
@@ -82,7 +82,7 @@ def _(bench: Bench) -> str:
     return f"{left} requests"
 
 
-@incident("other lengths per class")
+@healthy("other lengths per class")
 def _(bench: Bench) -> str:
     bench.ship(bench.scales())
     late = (bench.workload == "code") & (bench.position < 100)
@@ -91,7 +91,7 @@ def _(bench: Bench) -> str:
     return "code long, language short"
 
 
-@incident("heavy tails, covered")
+@healthy("heavy tails, covered")
 def _(bench: Bench) -> str:
     share, factor = bench.between(0.005, 0.05), bench.between(4, 40)
     bench.scale_values(factor, bench.rng.random(len(bench.position)) < share, bench.heads)
@@ -99,7 +99,7 @@ def _(bench: Bench) -> str:
     return f"{share:.1%} of the rows × {factor:.0f}"
 
 
-@incident("one workload wider, covered")
+@healthy("one workload wider, covered")
 def _(bench: Bench) -> str:
     factor = bench.between(2, 16)
     bench.scale_values(factor, bench.workload == "language", bench.heads)
@@ -107,7 +107,7 @@ def _(bench: Bench) -> str:
     return f"language × {factor:.1f}"
 
 
-@incident("wider with position, covered")
+@healthy("wider with position, covered")
 def _(bench: Bench) -> str:
     factor = bench.between(2, 8)
     bench.scale_values(factor, bench.position >= 1024, bench.heads)
@@ -115,7 +115,7 @@ def _(bench: Bench) -> str:
     return f"from 1,024 × {factor:.1f}"
 
 
-@incident("held-out requests, headroom 2")
+@healthy("held-out requests, headroom 2")
 def _(bench: Bench) -> str:
     numbers = np.array([one.request for one in bench.requests])
     held_out = bench.rng.choice(numbers, size=len(numbers) // 3, replace=False)
@@ -127,13 +127,13 @@ def _(bench: Bench) -> str:
     return f"{len(held_out)} requests"
 
 
-@incident("calibrated on all, with its manifest")
+@healthy("calibrated on all, with its manifest")
 def _(bench: Bench) -> str:
     bench.calibrated(Recipe(headroom=2), DatasetRules())
     return "headroom 2"
 
 
-@incident("an outlier head within reach")
+@healthy("an outlier head within reach")
 def _(bench: Bench) -> str:
     factor = bench.between(8, 128)
     bench.scale_values(factor, np.ones(len(bench.position), bool), bench.pick(2), "k")

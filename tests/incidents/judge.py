@@ -1,17 +1,41 @@
-"""Run one incident and say whether the diagnosis names what was planted."""
+"""Run one incident and say whether what was planted is what is named."""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from incidents.bench import BASES, new_bench
+from incidents.base import BASES
+from incidents.bench import Bench, new_bench
 
 if TYPE_CHECKING:
-    from incidents.planting import Incident
-    from kvtrace.diagnosis import Diagnosis, Finding
+    from collections.abc import Sequence
+
+    from incidents.planting import Incident, Plant
+    from kvtrace.diagnosis import Diagnosis
+
+HOW_JUDGED = """\
+right   the planted causes are the first findings, in any order, before all others but
+        their consequences. Findings are taken as `kvtrace report` ranks them; an id counts
+        once. A consequence is a finding that the report itself lists as explained by a
+        planted cause; only k-clips, v-clips, outlier-head, no-scale-helps, too-wide and the
+        drifts ever are. "set aside": right only because consequences do not count.
+note    the cause is never more than a note, so it cannot come first: right if the verdict
+        is NOT THE SCALES, names the note, and does not name it in the same case without it.
+scales  a rule that the report leaves to the run's own numbers: judged as `kvtrace scales`
+        lists findings, nothing set aside.
+healthy right if no finding is above a note and not-the-scales comes first."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What decides a case."""
+
+    seed: int
+    base: Path
+    hardest: Literal["low", "high"] | None
 
 
 @dataclass(frozen=True)
@@ -24,38 +48,75 @@ class Outcome:
     """The captured trace that was changed."""
     strength: str
     found: tuple[str, ...]
-    """Ids above note by rank, less the consequences of what was planted; too little coverage last."""
-    diagnosis: Diagnosis
+    """Ids by rank, less the consequences of what was planted."""
+    listed: tuple[str, ...]
+    """Ids by rank, all of them."""
+    is_right: bool
 
     @property
-    def is_right(self) -> bool:
-        """Whether the planted causes come first, or nothing is found where nothing was planted."""
-        causes = self.incident.causes
-        if not causes:
-            return not any(one.severity != "note" for one in self.diagnosis.findings)
-        return set(self.found[: len(causes)]) == set(causes)
+    def is_right_unaided(self) -> bool:
+        """Whether the planted causes come first with their consequences counted too."""
+        return set(self.listed[: len(self.incident.causes)]) == set(self.incident.causes)
 
 
-def run_incident(incident: Incident, seed: int) -> Outcome:
-    """Plant, replay and diagnose in a directory of its own."""
+def run_incident(incident: Incident, seed: int, *, hardest: bool = False) -> Outcome:
+    """Plant, replay and diagnose in a directory of its own, all names exchanged.
+
+    hardest: the faintest strength of a fault, the strongest of what is healthy; else it is drawn.
+    """
+    base = BASES[seed % len(BASES)]
+    end: Literal["low", "high"] = "high" if incident.is_healthy else "low"
+    plan = Plan(seed, base, end if hardest else None)
     with tempfile.TemporaryDirectory(prefix="kvtrace-incident-") as folder:
-        base = BASES[seed % len(BASES)]
-        bench = new_bench(seed, Path(folder), base)
-        strength = incident.plant(bench)
-        diagnosis = bench.diagnosed()
-    return Outcome(incident, seed, base.stem, strength, _ranked(diagnosis, incident.causes), diagnosis)
+        bench, strength = _planted(incident.plant, plan, Path(folder))
+        if incident.seen_by == "scales":
+            found = listed = _ids([one.id for one in bench.audited().findings if one.severity != "note"])
+            is_right = _come_first(incident.causes, found)
+        else:
+            diagnosis = bench.diagnosed()
+            listed = _ids([one.id for one in diagnosis.findings])
+            found = _without_consequences(diagnosis, incident.causes)
+            is_right = _is_right(incident, diagnosis, found)
+    if incident.control is not None and is_right:
+        with tempfile.TemporaryDirectory(prefix="kvtrace-incident-") as folder:
+            control, _ = _planted(incident.control, plan, Path(folder))
+            is_right = not _notes(control.diagnosed(), incident.causes)
+    return Outcome(incident, seed, base.stem, strength, found, listed, is_right)
 
 
-def _ranked(diagnosis: Diagnosis, planted: tuple[str, ...]) -> tuple[str, ...]:
-    above = [
-        one.id
-        for one in diagnosis.findings
-        if one.severity != "note" and (one.id in planted or not set(one.explained_by) & set(planted))
-    ]
-    notes = [one.id for one in diagnosis.findings if is_verdict_note(one)]
-    return tuple(dict.fromkeys([*above, *notes]))
+def _planted(plant: Plant, plan: Plan, folder: Path) -> tuple[Bench, str]:
+    bench = new_bench(plan.seed, folder, plan.base)
+    bench.hardest = plan.hardest
+    bench.disguise()
+    return bench, plant(bench)
 
 
-def is_verdict_note(finding: Finding) -> bool:
-    """Whether a note is an answer by itself: too little was captured."""
-    return finding.id == "coverage" and finding.message.startswith("NOT ENOUGH")
+def _is_right(incident: Incident, diagnosis: Diagnosis, found: Sequence[str]) -> bool:
+    is_clean = all(one.severity == "note" for one in diagnosis.findings)
+    if incident.control is not None:
+        return is_clean and _notes(diagnosis, incident.causes)
+    return _come_first(incident.causes, found) and (is_clean or not incident.is_healthy)
+
+
+def _come_first(causes: tuple[str, ...], found: Sequence[str]) -> bool:
+    return set(found[: len(causes)]) == set(causes)
+
+
+def _notes(diagnosis: Diagnosis, causes: tuple[str, ...]) -> bool:
+    """Whether the verdict is that it is not the scales, and names these as noted."""
+    headline, _, noted = diagnosis.verdict.headline.partition("; noted: ")
+    return headline.startswith("NOT THE SCALES") and set(causes) <= set(noted.split(", "))
+
+
+def _without_consequences(diagnosis: Diagnosis, planted: tuple[str, ...]) -> tuple[str, ...]:
+    return _ids(
+        [
+            one.id
+            for one in diagnosis.findings
+            if one.id in planted or not set(one.explained_by) & set(planted)
+        ]
+    )
+
+
+def _ids(ids: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(ids))

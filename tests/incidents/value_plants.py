@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from incidents.bench import Bench, times
+from incidents.bench import NUM_LAYERS, Bench, times
 from incidents.planting import incident
 from kvtrace.scales.recipe import Recipe
 
@@ -111,7 +111,7 @@ def _(bench: Bench) -> str:
 @incident("values outgrow their scales with position", "drift-position")
 def _(bench: Bench) -> str:
     first = int(bench.rng.choice([512, 1024, 2048]))
-    return f"from {first:,}: {_drift(bench, bench.position >= first, 8, 1.7, 4)}"
+    return f"from {first:,}: {_drift(bench, bench.position >= first, 8, 2, 4)}"
 
 
 @incident("V outgrows its scales beyond a position", "drift-position")
@@ -147,3 +147,29 @@ def _(bench: Bench) -> str:
     bench.keep(np.isin(bench.request_of_row, chosen))
     bench.ship(bench.scales(Recipe(headroom=2)))
     return f"{left} requests"
+
+
+@incident("K clips, by the artifact's audit", "clipping", seen_by="scales")
+def _(bench: Bench) -> str:
+    return _clip(bench, "k", int(bench.rng.integers(1, 6)), 2, 4)
+
+
+@incident("V clips, by the artifact's audit", "clipping", seen_by="scales")
+def _(bench: Bench) -> str:
+    return _clip(bench, "v", len(bench.heads), 2.5, 8)
+
+
+@incident("far too wide, by the artifact's audit", "too-wide", seen_by="scales")
+def _(bench: Bench) -> str:
+    factor = bench.between(2**13, 2**15)
+    bench.ship(times(bench.scales(), factor))
+    return f"× {factor:,.0f}"
+
+
+@incident("1.0 in one layer, by the artifact's audit", "scales-not-loaded", seen_by="scales")
+def _(bench: Bench) -> str:
+    shipped = bench.scales(PER_TENSOR)
+    bench.ship(shipped)
+    layer = int(bench.rng.integers(NUM_LAYERS))
+    bench.live = {key: (1.0,) if key[0] == layer else values for key, values in shipped.items()}
+    return f"layer {layer}"

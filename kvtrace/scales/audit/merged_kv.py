@@ -48,7 +48,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             "max_ratio_of_ranges": widest,
             "num_units_with_excess_error": len(costly),
         }
-        message += f"; their ranges differ by up to {widest:.3g} times"
+        message += f"; their ranges differ by up to {widest:,.{0 if widest >= 100 else 2}f} times"
         if costly or widest >= _FAR_APART:
             severity = "warning"
     yield Finding(

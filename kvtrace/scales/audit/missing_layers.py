@@ -28,7 +28,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
         message=f"no scale is shipped in {layer_ranges(layers)} of {context.num_layers}; the engine uses "
         f"{_what_happens(context, layers)} there",
         action="Calibrate every layer, or leave these layers unquantized (vLLM: "
-        "--kv-cache-dtype-skip-layers).",
+        f"--kv-cache-dtype-skip-layers {' '.join(map(str, layers))}).",
         layers=tuple(layers),
         evidence={
             "num_layers": context.num_layers,

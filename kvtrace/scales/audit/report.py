@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvtrace.scales.artifact import Granularity, ScaleArtifact
+    from kvtrace.scales.audit.weights import WeightsComparison
     from kvtrace.trace.reader import Trace
 
 _MAX_GROUPS: Final = 16_384
@@ -61,7 +62,7 @@ def scales_report(
         engine=engine,
         backend=backend,
         tp=tp,
-        against=against,
+        weights=compare_weights(artifact.path, against) if against else None,
         calibrated_at_length=calibrated_at_length,
         observed=observed,
     )
@@ -97,13 +98,14 @@ def audit_context(
     engine: str | None = None,
     backend: str | None = None,
     tp: int | None = None,
-    against: Path | None = None,
+    weights: WeightsComparison | None = None,
     calibrated_at_length: int | None = None,
     observed: Observed | None = None,
 ) -> AuditContext:
     """Return what the rules look at; arguments and errors as in `scales_report`, but nothing is counted here.
 
-    observed: None with a trace: rules that need the trace's values say nothing.
+    weights: what `compare_weights` found. observed: None with a trace: rules that need the trace's values say
+    nothing.
     """
     manifest = parse_manifest(artifact.manifest)
     length = manifest.dataset.calibration.max_position + 1 if manifest else calibrated_at_length
@@ -127,7 +129,7 @@ def audit_context(
         observed=observed,
         manifest=manifest,
         calibrated_length=length,
-        weights=compare_weights(artifact.path, against) if against else None,
+        weights=weights,
     )
 
 

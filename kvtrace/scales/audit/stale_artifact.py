@@ -1,11 +1,12 @@
-"""Weights, tokenizer or chat template are not those of the calibration; or the scales are not the
-manifest's.
+"""Weights, tokenizer or chat template are not those of the calibration, or not the other checkpoint's; or the
+scales are not the manifest's.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.plain_text import plain
 from kvtrace.scales.audit.finding import Finding
 
 if TYPE_CHECKING:
@@ -15,14 +16,23 @@ if TYPE_CHECKING:
     from kvtrace.scales.audit.finding import Severity
 
 _DIGESTS: Final[tuple[tuple[str, str, Severity], ...]] = (
-    ("weights_digest", "weights", "error"),
-    ("tokenizer_digest", "tokenizer", "warning"),
-    ("chat_template_digest", "chat template", "warning"),
+    ("weights_digest", "weights differ", "error"),
+    ("tokenizer_digest", "tokenizer differs", "warning"),
+    ("chat_template_digest", "chat template differs", "warning"),
 )
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield one finding for each trigger of recalibration that fired."""
+    """Yield one finding for each trigger of recalibration that fired; changed weights have a rule."""
+    if context.weights is not None:
+        for what in context.weights.other_text:
+            yield Finding(
+                id="stale-artifact",
+                severity="warning",
+                message=f"the {what} differs from that of {plain(context.weights.against, 200)}",
+                action="Take scales that were calibrated with what is served: other tokens, other ranges.",
+                evidence={"what": what, "against": context.weights.against},
+            )
     if context.manifest is None:
         return
     if context.manifest.scales_sha256 and context.manifest.scales_sha256 != context.artifact.sha256:
@@ -37,13 +47,13 @@ def check(context: AuditContext) -> Iterator[Finding]:
     if context.observed is None:
         return
     now = context.observed.trace.record.model
-    for field, what, severity in _DIGESTS:
+    for field, differs, severity in _DIGESTS:
         then_digest, now_digest = getattr(context.manifest.model, field), getattr(now, field)
         if then_digest and now_digest and then_digest != now_digest:
             yield Finding(
                 id="stale-artifact",
                 severity=severity,
-                message=f"the traced model's {what} differs from the one that was calibrated",
+                message=f"the traced model's {differs} from the calibrated one's",
                 action="Calibrate again on this model: the old ranges say nothing about it until shown "
                 "otherwise.",
                 evidence={"what": field, "calibrated": then_digest, "traced": now_digest},

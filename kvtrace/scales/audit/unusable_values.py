@@ -27,7 +27,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
         yield Finding(
             id="unusable-values",
             severity="error",
-            message=f"{len(bad)} stored scales are no finite number > 0; the first is {value:g} in "
+            message=f"stored scales that are no finite number > 0: {len(bad)}, the first {value:g} in "
             f"{scale.origin}",
             action="Calibrate again; nothing can be quantized with such a scale, and the engine does not "
             "check.",

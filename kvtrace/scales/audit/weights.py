@@ -1,4 +1,4 @@
-"""Did the weights change too? Compares the tensors of two checkpoints that are no scales."""
+"""Did more than the scales change? Compares two checkpoints: weights, tokenizer, chat template."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import ArtifactError
 from kvtrace.scales.source import open_source
-from kvtrace.trace.fingerprint import is_scale
+from kvtrace.trace.fingerprint import chat_template_digest, is_scale, tokenizer_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kvtrace.scales.safetensors import TensorRef
@@ -20,7 +21,7 @@ _READ_BYTES: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class WeightsComparison:
-    """Tensors that are no scales, this checkpoint against another."""
+    """What is no scale, this checkpoint against another."""
 
     against: str
     num_tensors: int
@@ -29,15 +30,17 @@ class WeightsComparison:
     only_there: tuple[str, ...]
     changed: tuple[str, ...]
     """In both, with another dtype, shape or content."""
+    other_text: tuple[str, ...] = ()
+    """`tokenizer`, `chat template`: where both checkpoints have one and they differ."""
 
     @property
     def is_equal(self) -> bool:
-        """Whether both hold the same tensors."""
+        """Whether both hold the same weights."""
         return not (self.only_here or self.only_there or self.changed)
 
 
 def compare_weights(artifact: Path, against: Path) -> WeightsComparison:
-    """Compare every tensor that is no scale by SHA-256; tensors in one and the same file are not read.
+    """Compare every tensor that is no scale by SHA-256 (one and the same file is not read), and the texts.
 
     Raises ArtifactError: a checkpoint cannot be read, or holds no weights.
     """
@@ -49,6 +52,7 @@ def compare_weights(artifact: Path, against: Path) -> WeightsComparison:
         only_here=tuple(sorted(here.keys() - there.keys())),
         only_there=tuple(sorted(there.keys() - here.keys())),
         changed=tuple(name for name in both if not _is_equal(here[name], there[name])),
+        other_text=tuple(_other_text(artifact, against)),
     )
 
 
@@ -65,6 +69,13 @@ def _is_equal(one: TensorRef, other: TensorRef) -> bool:
     if one.start == other.start and one.path.samefile(other.path):
         return True
     return _digest(one) == _digest(other)
+
+
+def _other_text(here: Path, there: Path) -> Iterator[str]:
+    for what, digest_of in (("tokenizer", tokenizer_digest), ("chat template", chat_template_digest)):
+        one, other = digest_of(here), digest_of(there)
+        if one and other and one != other:
+            yield what
 
 
 def _digest(ref: TensorRef) -> str:

@@ -40,9 +40,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
     yield Finding(
         id="weights-changed",
         severity="error",
-        message=f"{len(different):,} tensors that are no scales differ from {plain(found.against, 200)}, "
-        "such as "
-        f"{plain(different[0], 100)}",
+        message=f"{len(different):,} of {found.num_tensors + len(found.only_there):,} tensors that are no "
+        f"scales differ from {plain(found.against, 200)}, such as {plain(different[0], 100)}",
         action="Compare scales on equal weights: a difference in quality may come from the weights.",
         evidence=evidence,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.scales.audit.finding import Finding
+from kvtrace.scales.model_match import MEANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,10 +17,12 @@ def check(context: AuditContext) -> Iterator[Finding]:
     """Yield an error where the artifact's layers or heads are not those of the model."""
     notes = context.resolved.notes_of("other-model")
     if notes:
+        path, question = f"{context.artifact.path}: ", f"; {MEANT}"
+        facts = [note.text.removeprefix(path).removesuffix(question) for note in notes]
         yield Finding(
             id="wrong-model",
             severity="error",
-            message="; ".join(note.text for note in notes),
+            message=f"{path}{'; '.join(facts)}{question}",
             action="Use the scales that were calibrated on this model, or calibrate on it.",
             evidence={
                 "model_num_layers": context.num_layers,

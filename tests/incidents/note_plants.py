@@ -1,0 +1,49 @@
+"""What is worth a note and never more: nothing is wrong, and the verdict must say so and name it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from incidents.bench import Bench, times
+from incidents.planting import incident
+from kvtrace.scales.recipe import Recipe
+from kvtrace.scales.save import SCALES_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _store(path: Path, num_bfloat16: int) -> None:
+    """Store the first scales in bfloat16 and the others in float32."""
+    stored = load_file(path / SCALES_FILE)
+    kinds = [torch.bfloat16] * num_bfloat16 + [torch.float32] * (len(stored) - num_bfloat16)
+    changed = {name: stored[name].to(kind) for name, kind in zip(sorted(stored), kinds, strict=True)}
+    save_file(changed, path / SCALES_FILE)
+
+
+def _in_float32(bench: Bench) -> str:
+    _store(bench.ship(bench.scales()), 0)
+    return "none"
+
+
+@incident("scales stored in bfloat16", "bf16-rounding", control=_in_float32)
+def _(bench: Bench) -> str:
+    scales = bench.scales()
+    count = int(bench.rng.integers(1, len(scales) + 1))
+    _store(bench.ship(scales), count)
+    return f"{count} of {len(scales)} scales"
+
+
+def _somewhat_narrow(bench: Bench) -> str:
+    bench.ship(times(bench.scales(), 1 / 1.25))
+    return "÷ 1.25"
+
+
+@incident("no other scale would do better", "rounding-floor", control=_somewhat_narrow)
+def _(bench: Bench) -> str:
+    factor = bench.between(1, 64)
+    bench.ship(times(bench.scales(Recipe("mse")), factor))
+    return f"best scales × {factor:.1f}"
