@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.calibrate import calibrate
+from kvtrace.commands.capture import capture
 from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
 from kvtrace.commands.inspect import inspect
@@ -38,6 +39,7 @@ app.command()(replay)
 app.command()(query)
 app.command()(compare)
 app.command()(check)
+app.add_typer(capture, name="capture")
 
 
 def _print_version(value: bool) -> None:

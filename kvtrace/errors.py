@@ -13,6 +13,8 @@ KVTraceError
 │   ├── QueryError             no such query, or the SQL is refused or wrong
 │   ├── PolicyError            a policy cannot be read, or holds a key or limit that cannot be used
 │   ├── ComparisonError        runs differ in something that a comparison must hold constant
+│   ├── VLLMNotFoundError      no Python with a vLLM and the capture plug-in that fit
+│   ├── CaptureError           vLLM was started for a capture and ended without a trace
 │   └── MissingExtraError      the command needs an extra that is not installed
 ├── ReplayMismatchError        --verify: profile and element-wise replay differ, a bug of kvtrace
 └── InvalidCandidateError      one candidate cannot be used; the others go on
@@ -71,6 +73,14 @@ class PolicyError(InputError):
 
 class ComparisonError(InputError):
     """The runs differ in something that a comparison must hold constant."""
+
+
+class VLLMNotFoundError(InputError):
+    """There is no Python with a vLLM and the capture plug-in that fit."""
+
+
+class CaptureError(InputError):
+    """vLLM was started for a capture and ended without a trace."""
 
 
 class MissingExtraError(InputError):

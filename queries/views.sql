@@ -36,13 +36,19 @@ SELECT candidate, ordinal, kind, status, reason, hypothetical, engine, format,
 FROM 'candidates.parquet';
 
 -- One row per (source, valid candidate, layer, kv_head, tensor).
---   scale            dequantization multiplier; NULL where not quantized
+--   scale            dequantization multiplier; NULL where not quantized, and
+--                    where every token's vector gets its own (kind online)
+--   is_quantized     by a scale of its own or by one for every vector; of the
+--                    latter no value is out of range or clipped
 --   covered_amax     MAX × scale: the largest magnitude in range
 --   calibrated_amax  largest magnitude of the calibration, by the artifact's
 --                    manifest; NULL without one
 CREATE OR REPLACE VIEW scales AS
 SELECT source, candidate, layer, kv_head, tensor, scale, covered_amax,
-  calibrated_amax, max_in_range_code, max_unclipped_code, origin
+  calibrated_amax, max_in_range_code, max_unclipped_code, origin,
+  scale IS NOT NULL OR candidate IN (
+    SELECT candidate FROM 'candidates.parquet' WHERE kind = 'online'
+  ) AS is_quantized
 FROM 'scales.parquet';
 
 -- One row per (source, valid candidate, layer, kv_head, tensor, cell); a cell
@@ -164,13 +170,14 @@ CREATE OR REPLACE MACRO octave_to(octave) AS
 -- SQNR in dB that rounding alone leaves, for mantissas whose logarithm is
 -- uniform: a step of 2^-bits of the binade errs by step² / 12 on average where
 -- the engine rounds to nearest, by step² / 3 where it truncates. No scale does
--- better.
+-- better. NULL where the format has no mantissa, as int8.
 CREATE OR REPLACE MACRO rounding_floor_db(fp8_format, fp8_engine) AS
   10 * log10(
     3 / (2 * ln(2))
-    * CASE WHEN fp8_format = 'e5m2' THEN 16 ELSE 64 END
+    * CASE WHEN fp8_format = 'e5m2' THEN 16
+      WHEN fp8_format IN ('e4m3fn', 'e4m3fnuz') THEN 64 END
     * CASE WHEN fp8_engine = 'vllm-cpu' THEN 3 ELSE 12 END
-  ) * CASE WHEN fp8_format IS NOT NULL THEN 1 END;
+  );
 
 -- Signal to quantization noise in dB; NULL where nothing was lost.
 CREATE OR REPLACE MACRO sqnr_db(sum_sq_signal, sum_sq_error) AS

@@ -26,7 +26,7 @@ from kvtrace.evaluation.direct import replay_directly
 from kvtrace.evaluation.evaluate import evaluate_tensor
 from kvtrace.evaluation.profiled import replay_profile, vectors_of
 from kvtrace.evaluation.scale_batch import scales_of_tensor
-from kvtrace.evaluation.verify import check_equal
+from kvtrace.evaluation.verify import VectorCheck, check_equal
 from kvtrace.numerics import ENGINES, counted
 from kvtrace.profile import cpu_kernel, gpu_kernel
 from kvtrace.profile.build import profile_tensors
@@ -370,8 +370,7 @@ def random_traces(draw: st.DrawFn) -> tuple[dict[tuple[int, str], Any], dict[str
     for key in ((0, "k"), (0, "v")):
         values = random.standard_t(2, shape) * spread
         chosen = random.random(shape) < draw(st.sampled_from([0.0, 0.2, 1.0]))
-        tensors[key] = np.where(chosen, random.choice(specials, shape), values).clip(-6e4, 6e4)
-        tensors[key] = np.where(chosen & ~np.isfinite(tensors[key]), np.nan, tensors[key])
+        tensors[key] = np.where(chosen, random.choice(specials, shape), values.clip(-6e4, 6e4))
     order = random.permutation(num_rows)
     first = draw(st.integers(0, num_rows))
     heads = list(range(num_heads))
@@ -383,6 +382,11 @@ def random_traces(draw: st.DrawFn) -> tuple[dict[tuple[int, str], Any], dict[str
         "ranks": ranks,
         "rows_per_chunk": draw(st.sampled_from([7, 64])),
         "dtype": dtype,
+        # Shorter than some requests' rows: the rest are decode.
+        "requests": [
+            request(n, prompt_tokens=draw(st.sampled_from([1, 13, 40])), output_tokens=40, workload=workload)
+            for n, workload in enumerate(("chat", "code"))
+        ],
     }
 
 
@@ -403,8 +407,7 @@ def test_profile_and_direct_replay_agree(
 ) -> None:
     tensors, options = case
     path = tmp_path_factory.mktemp("t") / "t.kvtrace"
-    requests = [request(n, prompt_tokens=40, workload=w) for n, w in enumerate(("chat", "code"))]
-    trace = open_trace(fabricate_trace(path, tensors, requests=requests, **options))
+    trace = open_trace(fabricate_trace(path, tensors, **options))
     applied = []
     for engine, fmt in data.draw(st.lists(st.sampled_from(ENGINE_FORMATS), min_size=1, max_size=4)):
         scales = {key: data.draw(SCALES) for key in apply_keys(trace)}
@@ -414,6 +417,9 @@ def test_profile_and_direct_replay_agree(
     direct = list(replay_directly(trace, cells, applied, CPU))
     with ready_profile(trace, cells, CPU) as (profile, _):
         check_equal(replay_profile(profile, cells, applied, CPU), direct)
+        vectors = VectorCheck(profile)
+        list(replay_directly(trace, cells, applied, CPU, on_vectors=vectors.add))
+        vectors.finish()
     shutil.rmtree(path.parent)
 
 
@@ -471,3 +477,19 @@ def test_verify_fails_where_the_profile_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ReplayMismatchError, match="layer 0 v"):
         replay([trace], candidates, tmp_path / "run", method="verify")
     assert not (tmp_path / "run").exists()
+
+
+def test_verify_fails_where_a_vectors_maximum_is_wrong(tmp_path: Path) -> None:
+    trace = make_trace(tmp_path / "t.kvtrace")
+    cells = find_cells(trace)
+
+    def one_maximum_moved() -> Iterator[TensorProfile]:
+        for tensor in profile_tensors(trace, cells, CPU):
+            if tensor.record.tensor == "k":
+                tensor.absmax[5, 1] -= 1
+            yield tensor
+
+    write_profile(trace, cells, one_maximum_moved(), trace.path / "profile")
+    candidates = [from_scales("c", dict.fromkeys(apply_keys(trace), 0.01))]
+    with pytest.raises(ReplayMismatchError, match=r"layer 0 k, vector of token 5, KV head 1"):
+        replay([trace], candidates, tmp_path / "run", method="verify")

@@ -70,6 +70,7 @@ def test_skipped_layers_have_no_scale(trace: Path, tmp_path: Path) -> None:
         (("--skip-layers", "first"), "expected layer numbers"),
         (("--skip-layers", "7"), "has layers 0 to 1"),
         (("--direct", "--verify"), "one of --direct and --verify"),
+        (("--memory", "lots"), "expected one such as 20GB"),
     ],
 )
 def test_an_option_that_cannot_be_followed_is_one_line_and_exit_2(

@@ -11,8 +11,8 @@ from test_replay import found_cells, make_tensors, make_trace, rows_of
 
 from kvtrace.errors import InputError
 from kvtrace.evaluation import bf16, online, replay
-from kvtrace.numerics.online import ONLINE_POLICIES
 from kvtrace.numerics.elementwise import online_round_trip
+from kvtrace.numerics.online import ONLINE_POLICIES
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:

@@ -63,6 +63,12 @@ def test_inspect_works_on_the_bare_install(bare: Path) -> None:
     assert "SmolLM2" in result.stdout
 
 
+def test_capture_is_planned_on_the_bare_install(bare: Path) -> None:
+    sizes = ("--layers", "32", "--kv-heads", "8", "--head-dim", "128")
+    assert "131,072 bytes" in run(bare / "kvtrace", "capture", "plan", *sizes).stdout
+    assert "vllm serve m" in run(bare / "kvtrace", "capture", "flags", "--model", "m", "-o", "traces").stdout
+
+
 def test_the_plug_in_is_found_by_its_entry_point(bare: Path) -> None:
     code = (
         "from importlib.metadata import entry_points\n"

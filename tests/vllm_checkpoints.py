@@ -49,10 +49,14 @@ def add_kv_scales(
     save_file(scales, to / "kv-scales.safetensors", metadata={"format": "pt"})
 
 
-def write_tiny_model(to: Path, kind: str) -> None:
-    """Write a tiny bf16 model of random weights: "llama", or "gemma3" with sliding-window and full layers."""
+def write_tiny_model(to: Path, kind: str, *, num_kv_heads: int = 2) -> None:
+    """Write a tiny bf16 model of random weights.
+
+    kind: "llama"; "gemma3" with sliding-window and full layers; "lfm2", a hybrid with convolutions around one
+    layer of attention.
+    """
     import torch
-    from transformers import Gemma3TextConfig, LlamaConfig, set_seed
+    from transformers import Gemma3TextConfig, Lfm2Config, Lfm2ForCausalLM, LlamaConfig, set_seed
     from transformers.models.gemma3 import Gemma3ForCausalLM
     from transformers.models.llama import LlamaForCausalLM
 
@@ -60,7 +64,7 @@ def write_tiny_model(to: Path, kind: str) -> None:
         "hidden_size": 128,
         "intermediate_size": 256,
         "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "num_key_value_heads": num_kv_heads,
         "head_dim": 32,
         "vocab_size": 512,
         "max_position_embeddings": 1024,
@@ -68,6 +72,12 @@ def write_tiny_model(to: Path, kind: str) -> None:
     set_seed(0)
     if kind == "llama":
         model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=3, **shape))
+    elif kind == "lfm2":
+        kinds = ["conv", "full_attention", "conv", "full_attention"]
+        sizes = {"conv_dim": 128, "block_dim": 128, "block_auto_adjust_ff_dim": False}
+        # vLLM 0.32's CPU operator turns this model's heads after the first by another position's angles.
+        shape |= {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 128}
+        model = Lfm2ForCausalLM(Lfm2Config(num_hidden_layers=4, layer_types=kinds, **sizes, **shape))
     else:
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         model = Gemma3ForCausalLM(

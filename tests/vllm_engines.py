@@ -42,14 +42,20 @@ def connector(directory: Path, *, by_module: bool = True, **extra: Any) -> dict[
 
 
 def run_offline(
-    folder: Path, model: Path, engine: dict[str, Any], rounds: list[Any], **environment: str
+    folder: Path,
+    model: Path,
+    engine: dict[str, Any],
+    rounds: list[Any],
+    *,
+    driver: Path = DRIVER,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run one offline engine to its end; what it wrote is in `folder/out.json` if it got that far."""
     folder.mkdir(parents=True, exist_ok=True)
     job = {"model": str(model), "engine": engine, "rounds": rounds, "out": str(folder / "out.json")}
     (folder / "job.json").write_text(json.dumps(job))
     finished = subprocess.run(
-        [sys.executable, str(DRIVER), str(folder / "job.json")],
+        [sys.executable, str(driver), str(folder / "job.json")],
         env={**os.environ, **ENVIRONMENT, **environment},
         capture_output=True,
         text=True,
@@ -82,6 +88,11 @@ class StoredTrace:
         """Return rank 0's layers."""
         layers: list[dict[str, Any]] = json.loads((self.store / "rank.json").read_text())["layers"]
         return layers
+
+    @property
+    def layer_indices(self) -> list[int]:
+        """Return the captured layers by the model's index."""
+        return [layer["index"] for layer in self.layers if layer["captured"]]
 
     @property
     def store(self) -> Path:

@@ -27,22 +27,30 @@ from kvtrace.trace.format import (
     TRACE_FILE,
     PrivacyRecord,
     RankRecord,
-    SamplingRecord,
     TraceRecord,
     rank_directory,
     seal,
 )
 from kvtrace_capture.engine_facts import engine_record, model_record
-from kvtrace_capture.hooks import find_layers, refuse_unsupported, wrap_cache_write
+from kvtrace_capture.hooks import (
+    UnsupportedEngineError,
+    find_layers,
+    layers_without_kv,
+    refuse_unsupported,
+    wrap_cache_write,
+)
 from kvtrace_capture.journal import Journal
 from kvtrace_capture.privacy import KEY_FILE, key_id, load_or_make_key
+from kvtrace_capture.private_files import write_private
 from kvtrace_capture.recorder import StepRecorder
 from kvtrace_capture.request_log import RequestLog
 from kvtrace_capture.sampler import Sampler
-from kvtrace_capture.settings import parse_settings
+from kvtrace_capture.sampling_switch import SamplingSwitch
+from kvtrace_capture.self_check import CheckedRecorder
+from kvtrace_capture.settings import CONTROL_FILE, parse_settings
 from kvtrace_capture.step_plan import StepPlan
-from kvtrace_capture.store_files import write_private
 from kvtrace_capture.trace_directory import find_trace_directory, make_trace_directory, start_id
+from kvtrace_capture.vllm_versions import close_at_exit, is_tried
 from kvtrace_capture.writer import TraceWriter, rows_per_chunk
 
 if TYPE_CHECKING:
@@ -71,11 +79,14 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             transfer.engine_id, vllm_config.instance_id, vllm_config.parallel_config.data_parallel_rank
         )
         self._block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
-        self._recorder: StepRecorder | None = None
+        self._recorder: StepRecorder | CheckedRecorder | None = None
         self._log: RequestLog | None = None
+        self._switch: SamplingSwitch | None = None
         self._is_fault_logged = False
+        self._closers: list[Callable[[], Any]] = []
         if role == KVConnectorRole.SCHEDULER:
-            self._log = self._open_request_log()
+            self._switch, self._log = self._follow_requests()
+            self._closers = [close_at_exit(self, self._log.close), close_at_exit(self, self._switch.close)]
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:  # noqa: ARG003
@@ -95,6 +106,14 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         Raises UnsupportedEngineError, OSError or ValueError: the engine then does not start.
         """
         assert self._recorder is None, "vLLM registers its KV caches once"
+        try:
+            self._hook_layers(kv_caches)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise UnsupportedEngineError(
+                f"kvtrace does not fit {self._engine_name()}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _hook_layers(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         config, settings = self._vllm_config, self._settings
         tp_rank, pp_rank = get_tp_group().rank_in_group, get_pp_group().rank_in_group
         refuse_unsupported(config)
@@ -116,7 +135,10 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             queue_bytes=settings.queue_bytes,
         )
         hooked = {layer.record.name: layer.hooked for layer in layers if layer.hooked is not None}
-        self._recorder = StepRecorder(hooked, self._block_sizes, writer, settings.byte_budget)
+        self._recorder = StepRecorder(hooked, self._block_sizes, writer)
+        if not is_tried(vllm.__version__, config.device_config.device_type):
+            self._recorder = CheckedRecorder(self._recorder, hooked, self._engine_name())
+        self._closers.append(close_at_exit(self, self._recorder.close))
         for layer in layers:
             if layer.hooked is not None:
                 wrap_cache_write(layer.module, self._recorder)
@@ -187,18 +209,16 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Write what is queued and mark the stores as closed."""
-        recorder, self._recorder = self._recorder, None
-        if recorder is not None:
-            recorder.close()
-        log, self._log = self._log, None
-        if log is not None:
-            log.close()
+        self._recorder = self._log = None
+        for close in self._closers:
+            close()
 
     def _follow(self, action: Callable[[RequestLog], Any]) -> Any:
         """Run the scheduler's bookkeeping; a fault in it must never reach a request."""
-        if self._log is None:
+        if self._log is None or self._switch is None:
             return None
         try:
+            self._log.follow_sampling(self._switch.current)
             return action(self._log)
         except Exception as error:
             if not self._is_fault_logged:
@@ -206,39 +226,41 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 logger.error("kvtrace: requests are not followed (logged once): %s", error, exc_info=error)
             return None
 
+    def _engine_name(self) -> str:
+        return f"vLLM {vllm.__version__} on {self._vllm_config.device_config.device_type}"
+
     def _create_trace(self) -> Any:
+        engine = engine_record(self._vllm_config, vllm.__version__)
+        if stateful := layers_without_kv(self._vllm_config):
+            engine.settings["layers_without_kv"] = stateful
+            logger.warning("kvtrace: %d layers keep no K and V: %s", len(stateful), ", ".join(stateful))
         trace = make_trace_directory(self._settings.directory, self._start)
         record = TraceRecord(
             trace_id=self._start,
             created_at=time.time(),
             model=model_record(self._vllm_config),
-            engine=engine_record(self._vllm_config, vllm.__version__),
+            engine=engine,
             privacy=PrivacyRecord(key_id=key_id(self._key())),
+            line_commits=True,
         )
         write_private(trace / TRACE_FILE, seal(record, indent=1))
         return trace
 
-    def _open_request_log(self) -> RequestLog:
+    def _follow_requests(self) -> tuple[SamplingSwitch, RequestLog]:
         settings = self._settings
         trace = find_trace_directory(settings.directory, self._start)
-        rules = SamplingRecord(
-            sampling_id=0,
-            started_at=time.time(),
-            layers=settings.layers,
-            workloads=settings.workloads,
-            position_stride=settings.position_stride,
-            request_fraction=settings.request_fraction,
-            byte_budget=settings.byte_budget,
+        switch = SamplingSwitch(
+            settings.control_file or settings.directory / CONTROL_FILE, settings, trace / SAMPLING_FILE
         )
-        write_private(trace / SAMPLING_FILE, seal(rules) + "\n")
         speculative = self._vllm_config.speculative_config
-        return RequestLog(
+        log = RequestLog(
             Journal(trace / REQUESTS_FILE),
-            Sampler(settings),
+            Sampler(switch.current.settings),
             self._key(),
             self._block_sizes,
             speculative.num_speculative_tokens if speculative is not None else 0,
         )
+        return switch, log
 
     def _key(self) -> bytes:
         return load_or_make_key(self._settings.hash_key_file or self._settings.directory / KEY_FILE)

@@ -15,6 +15,7 @@ import torch
 
 from kvtrace.trace.fingerprint import fingerprint_checkpoint
 from kvtrace.trace.format import EngineRecord, LayerRecord, ModelRecord
+from kvtrace_capture.vllm_versions import is_tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,6 +99,7 @@ def engine_record(vllm_config: Any, version: str) -> EngineRecord:
         config = getattr(vllm_config, section, None)
         if config is not None:
             settings[section] = {n: _plain(getattr(config, n)) for n in names if hasattr(config, n)}
+    settings["tried_with_kvtrace"] = is_tried(version, vllm_config.device_config.device_type)
     settings["v2_model_runner"] = _plain(getattr(vllm_config, "use_v2_model_runner", None))
     if hasattr(vllm_config.model_config, "get_diff_sampling_param"):
         settings["default_sampling_params"] = _plain(vllm_config.model_config.get_diff_sampling_param())

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 
 from kvtrace_capture.engine_facts import layer_record, stored_dtype
-from kvtrace_capture.recorder import HookedLayer, StepRecorder
+from kvtrace_capture.gathered_rows import HookedLayer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import torch
 
     from kvtrace.trace.format import LayerRecord
+    from kvtrace_capture.recorder import StepRecorder
+    from kvtrace_capture.self_check import CheckedRecorder
 
 _UPDATE_ARGUMENTS: Final = ["layer", "key", "value", "kv_cache", "slot_mapping"]
 _DRAFTS_WITHOUT_LAYERS: Final = ("ngram", "suffix")
@@ -88,8 +91,8 @@ def find_layers(
     }
     found: dict[int, FoundLayer] = {}
     for name, module in vllm_config.compilation_config.static_forward_context.items():
-        if not isinstance(module, AttentionLayerBase):
-            continue  # mixture-of-experts layers are registered there as well
+        if not isinstance(module, AttentionLayerBase) or isinstance(module, MambaBase):
+            continue  # mixture-of-experts layers are registered there as well, and layers with a state
         if getattr(module, "kv_sharing_target_layer_name", None) is not None:
             continue  # it reads the cache of an earlier layer and writes none
         index = _layer_index(name)
@@ -114,7 +117,13 @@ def find_layers(
     return [found[index] for index in sorted(found)]
 
 
-def wrap_cache_write(module: Any, recorder: StepRecorder) -> None:
+def layers_without_kv(vllm_config: Any) -> list[str]:
+    """Return the layers of a hybrid model that keep a state and no K and V (Mamba, linear attention, …)."""
+    layers = vllm_config.compilation_config.static_forward_context
+    return sorted(name for name, module in layers.items() if isinstance(module, MambaBase))
+
+
+def wrap_cache_write(module: Any, recorder: StepRecorder | CheckedRecorder) -> None:
     """Let the recorder see each cache write of one layer, after the backend has done it."""
     name, original = module.layer_name, module.impl.do_kv_cache_update
 

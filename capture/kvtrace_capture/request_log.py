@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kvtrace_capture.journal import Journal
     from kvtrace_capture.sampler import Choice, Sampler
+    from kvtrace_capture.sampling_switch import Sampling
 
 RUNNING = "running"
 
@@ -37,10 +38,18 @@ class _Followed:
     blocks: list[list[int]] = field(default_factory=list)
     computed: list[tuple[int, int]] = field(default_factory=list)
     """Disjoint position ranges that went to the workers, in order."""
+    captured: list[tuple[int, int]] = field(default_factory=list)
+    """Those of `computed` whose sampled positions were planned."""
+    cut_at: int | None = None
+    """Capture was switched off when so many positions were planned; it is not taken up again."""
 
 
 class RequestLog:
-    """Follows every request from arrival to finish and plans what to capture of it."""
+    """Follows every request from arrival to finish and plans what to capture of it.
+
+    A request keeps the rules of its arrival until it ends, unless capture is switched off. One that arrives
+    while it is off is not recorded and not taken up later: its beginning would be missing.
+    """
 
     def __init__(
         self,
@@ -57,12 +66,27 @@ class RequestLog:
         # A worker may stand this far behind the scheduler's count: two steps in flight, all drafts rejected.
         self._look_back = 2 * speculative_tokens
         self._followed: dict[str, _Followed] = {}
+        self._passed_over: set[str] = set()
+        """Unfinished requests that arrived while capture was off."""
         self._num_requests = 0
         self._step = -1
 
+    def follow_sampling(self, sampling: Sampling) -> None:
+        """Put rules in force for the requests to come; when they switch capture off, for running ones too."""
+        if sampling.sampling_id == self._sampler.sampling_id:
+            return
+        self._sampler.change(sampling.settings, sampling.sampling_id)
+        if not sampling.settings.enabled:
+            for followed in self._followed.values():
+                if followed.cut_at is None:
+                    followed.cut_at = followed.captured[-1][1] if followed.captured else 0
+
     def arrive(self, request: Any) -> None:
         """Number a request and note its arrival; a known one is left alone."""
-        if request.request_id in self._followed:
+        if request.request_id in self._followed or request.request_id in self._passed_over:
+            return
+        if not self._sampler.settings.enabled:
+            self._passed_over.add(request.request_id)
             return
         params = request.sampling_params
         labels = self._sampler.read_labels(params.extra_args if params is not None else None)
@@ -108,11 +132,21 @@ class RequestLog:
                 for table, ids in zip(followed.blocks, new_blocks, strict=True):
                     table.extend(ids)
             self._plan(followed, start, scheduled.num_scheduled_tokens[request_id], planned)
-        return StepPlan(self._step, tuple(planned), may_fall_short=self._look_back > 0)
+        return StepPlan(
+            self._step,
+            tuple(planned),
+            may_fall_short=self._look_back > 0,
+            sampling_id=self._sampler.sampling_id,
+            byte_budget=self._sampler.settings.byte_budget,
+            num_tokens=sum(scheduled.num_scheduled_tokens.values()),
+        )
 
     def finish(self, request: Any) -> None:
         """Write the request's last line and forget it."""
         self.arrive(request)
+        if request.request_id in self._passed_over:
+            self._passed_over.remove(request.request_id)
+            return
         followed = self._followed.pop(request.request_id)
         # The last output token is never fed back, though an asynchronous scheduler may have sent it to a
         # worker before it knew that it was the last.
@@ -126,7 +160,10 @@ class RequestLog:
                     status=str(reason) if reason is not None else str(request.status).lower(),
                     output_tokens=request.num_output_tokens,
                     computed_tokens=computed,
-                    missing=_gaps(followed.computed, computed),
+                    missing=_gaps(
+                        followed.captured if followed.choice.sampled else followed.computed, computed
+                    ),
+                    switched_off=_switched_off(followed, computed),
                     preemptions=request.num_preemptions,
                 )
             )
@@ -141,6 +178,12 @@ class RequestLog:
         followed.computed = _joined(followed.computed, (start, end))
         if not followed.choice.sampled:
             return
+        if followed.cut_at is not None:
+            if not self._look_back:
+                return
+            end = min(end, followed.cut_at)  # drafts up to there may have been rejected: the tokens follow
+        else:
+            followed.captured = _joined(followed.captured, (start, end))
         plan = plan_request(
             request=followed.number,
             sampling_id=followed.choice.sampling_id,
@@ -170,6 +213,16 @@ def _record(followed: _Followed, **fields: Any) -> RequestRecord:
     )
 
 
+def _switched_off(followed: _Followed, end: int) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of [0, end) that were computed and, since capture was off, not captured."""
+    if followed.cut_at is None or not followed.choice.sampled:
+        return ()
+    explained = followed.captured
+    for gap in _gaps(followed.computed, end):
+        explained = _joined(explained, gap)
+    return _gaps(explained, end)
+
+
 def _joined(ranges: Iterable[tuple[int, int]], new: tuple[int, int]) -> list[tuple[int, int]]:
     """Return the union of disjoint half-open ranges and one more, in order.
 
@@ -189,12 +242,12 @@ def _joined(ranges: Iterable[tuple[int, int]], new: tuple[int, int]) -> list[tup
 def _gaps(ranges: Iterable[tuple[int, int]], end: int) -> tuple[tuple[int, int], ...]:
     """Return the half-open ranges of [0, end) that none of the disjoint, ordered ranges covers.
 
-    >>> _gaps([(16, 20), (24, 40)], 30)
-    ((0, 16), (20, 24))
+    >>> _gaps([(16, 20), (24, 40)], 30), _gaps([(0, 4)], 6)
+    (((0, 16), (20, 24)), ((4, 6),))
     """
     gaps, at = [], 0
     for start, stop in ranges:
         if start > at:
             gaps.append((at, min(start, end)))
         at = max(at, stop)
-    return tuple(gap for gap in gaps if gap[0] < end)
+    return tuple(gap for gap in (*gaps, (at, end)) if gap[0] < end)

@@ -33,7 +33,9 @@ def select_rows(slots: NDArray[np.int64], slot_mapping: torch.Tensor) -> RowSele
     >>> selection.rows[:2].tolist(), selection.found.tolist()
     ([3, 1], [True, True, False])
     """
-    wanted = torch.from_numpy(slots).to(slot_mapping.device, non_blocking=True)
+    wanted = torch.from_numpy(slots)
+    if slot_mapping.is_cuda:
+        wanted = wanted.pin_memory().to(slot_mapping.device, non_blocking=True)
     ordered, order = torch.sort(slot_mapping)
     at = torch.searchsorted(ordered, wanted).clamp_(max=len(ordered) - 1)
     return RowSelection(order[at], (ordered[at] == wanted) & (wanted >= 0))

@@ -47,13 +47,27 @@ class Choice:
 
 
 class Sampler:
-    """Draws a `Choice` for each request under one set of rules."""
+    """Draws a `Choice` for each request under the rules in force."""
 
     def __init__(self, settings: CaptureSettings, sampling_id: int = 0) -> None:
         self._settings = settings
         self._sampling_id = sampling_id
         self._random = random.Random(settings.seed)  # noqa: S311 -- sampling, no secret
         self._workloads: set[str] = set()
+
+    @property
+    def settings(self) -> CaptureSettings:
+        """The rules in force."""
+        return self._settings
+
+    @property
+    def sampling_id(self) -> int:
+        """Their number."""
+        return self._sampling_id
+
+    def change(self, settings: CaptureSettings, sampling_id: int) -> None:
+        """Draw by other rules from now on; the random sequence and the list of workloads go on."""
+        self._settings, self._sampling_id = settings, sampling_id
 
     def read_labels(self, extra_args: Mapping[str, Any] | None) -> Labels:
         """Return the labels in `sampling_params.extra_args`, which is where HTTP's `vllm_xargs` arrives."""

@@ -1,4 +1,4 @@
-"""What the operator asked for in `kv_connector_extra_config`.
+"""What the operator asked for in `kv_connector_extra_config`, and what a control file may change of it.
 
 Only the operator's configuration is read here. A client's request can give labels (`sampler`), and nothing
 it sends can switch capture on, widen the sampling or raise a budget.
@@ -6,7 +6,7 @@ it sends can switch capture on, widen the sampling or raise a budget.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_POSITION_STRIDE: Final = 16
+CONTROL_FILE: Final = "kvtrace-control.json"
+SAMPLING_KEYS: Final = ("enabled", "workloads", "position_stride", "request_fraction", "byte_budget")
+"""What can change while the engine runs. The hooks and arrays of `layers` are made at start-up."""
 
 
 class SettingsError(ValueError):
-    """The capture configuration cannot be used; the engine does not start."""
+    """The capture configuration cannot be used: an engine does not start, a running one keeps what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +29,20 @@ class CaptureSettings:
 
     directory: Path
     """Where traces go; every engine start makes a directory of its own in it."""
+    enabled: bool = True
+    """False: capture nothing until a control file says otherwise."""
     layers: tuple[int, ...] | None = None
     workloads: tuple[str, ...] | None = None
     position_stride: int = DEFAULT_POSITION_STRIDE
     request_fraction: float = 1.0
     byte_budget: int | None = None
-    """Bytes of raw K and V per rank; None: no limit."""
+    """Bytes of raw K and V per rank since these rules came into force; None: no limit."""
     queue_bytes: int = 256 << 20
     flush_seconds: float = 30.0
     hash_key_file: Path | None = None
     """The HMAC key; None: `kvtrace.key` in `directory`, made at the first start."""
+    control_file: Path | None = None
+    """Changes the sampling while the engine runs; None: `kvtrace-control.json` in `directory`."""
     seed: int | None = None
     """Of the choice of requests and offsets; None: the system's entropy."""
 
@@ -54,9 +61,30 @@ def parse_settings(extra_config: Mapping[str, Any]) -> CaptureSettings:
             'kv_connector_extra_config needs "directory": the folder that traces are written to'
         )
     values = {key: value for key, value in extra_config.items() if value is not None}
-    values["directory"] = Path(values["directory"]).expanduser().absolute()
-    if "hash_key_file" in values:
-        values["hash_key_file"] = Path(_expect(values, "hash_key_file", str)).expanduser().absolute()
+    return CaptureSettings(**_checked(values))
+
+
+def change_sampling(settings: CaptureSettings, changes: Mapping[str, Any]) -> CaptureSettings:
+    """Return the settings with another sampling. changes: some of SAMPLING_KEYS; null: no limit, or all.
+
+    Raises SettingsError: a key that cannot change while the engine runs, or a value that does not fit.
+    """
+    for key, value in changes.items():
+        if key not in SAMPLING_KEYS:
+            raise SettingsError(f"{key!r} cannot be changed; what can is {', '.join(SAMPLING_KEYS)}")
+        if value is None and key not in ("workloads", "byte_budget"):
+            raise SettingsError(f"{key} is null, expected a value")
+    given = _checked({key: value for key, value in changes.items() if value is not None})
+    return replace(settings, **{**dict.fromkeys(changes), **given})
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the given values as `CaptureSettings` holds them."""
+    for key in ("directory", "hash_key_file", "control_file"):
+        if key in values:
+            values[key] = Path(_expect(values, key, str)).expanduser().absolute()
+    if "enabled" in values and not isinstance(values["enabled"], bool):
+        raise SettingsError(f"enabled is {values['enabled']!r}, expected true or false")
     for key, minimum in (("position_stride", 1), ("byte_budget", 1), ("queue_bytes", 1), ("seed", 0)):
         if key in values and _expect(values, key, int) < minimum:
             raise SettingsError(f"{key} is {values[key]}, expected {minimum} or more")
@@ -67,12 +95,12 @@ def parse_settings(extra_config: Mapping[str, Any]) -> CaptureSettings:
         raise SettingsError(
             f"request_fraction is {values['request_fraction']}, expected more than 0, at most 1"
         )
-    if values.get("flush_seconds", 1.0) <= 0:
+    if not values.get("flush_seconds", 1.0) > 0:
         raise SettingsError(f"flush_seconds is {values['flush_seconds']}, expected more than 0")
     for key, kind in (("layers", int), ("workloads", str)):
         if key in values:
             values[key] = _expect_list(values, key, kind)
-    return CaptureSettings(**values)
+    return values
 
 
 def _expect(values: Mapping[str, Any], key: str, *kinds: type) -> Any:

@@ -41,6 +41,12 @@ class StepPlan:
     requests: tuple[PlannedRequest, ...] = ()
     may_fall_short: bool = False
     """True with speculative decoding: some planned positions may rightly not be computed."""
+    sampling_id: int = 0
+    """The rules in force, the same on every rank; requests of earlier rules may still be planned."""
+    byte_budget: int | None = None
+    """Bytes of raw K and V that each rank may store from the first step of these rules on."""
+    num_tokens: int = 0
+    """All tokens that were scheduled, sampled or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +96,30 @@ def spell_out(plan: StepPlan, block_sizes: Sequence[int]) -> PlannedRows:
 
     A position whose block is not there yet gets slot −1, which no cache write has.
     """
-    positions = [np.arange(r.first, r.end, r.stride, dtype=np.int64) for r in plan.requests]
-    lengths = [len(p) for p in positions]
-
-    def column(values: list[int]) -> NDArray[np.int32]:
-        return np.repeat(np.asarray(values, dtype=np.int32), lengths)
-
-    slots = tuple(
-        np.concatenate(
-            [_slots(p, *r.blocks[group], size) for p, r in zip(positions, plan.requests, strict=True)]
-            or [np.empty(0, dtype=np.int64)]
-        )
-        for group, size in enumerate(block_sizes)
-    )
+    # Plain loops: a decode step has a handful of rows, where each call of numpy would cost more than all.
+    request: list[int] = []
+    position: list[int] = []
+    sampling_id: list[int] = []
+    slots: list[list[int]] = [[] for _ in block_sizes]
+    for planned in plan.requests:
+        sampled = range(planned.first, planned.end, planned.stride)
+        request += [planned.request] * len(sampled)
+        position += sampled
+        sampling_id += [planned.sampling_id] * len(sampled)
+        for group, (first_block, block_ids) in enumerate(planned.blocks):
+            slots[group] += _slots(sampled, first_block, block_ids, block_sizes[group])
     return PlannedRows(
-        request=column([r.request for r in plan.requests]),
-        position=np.concatenate(positions or [np.empty(0, dtype=np.int64)]).astype(np.int32),
-        sampling_id=column([r.sampling_id for r in plan.requests]),
-        slots=slots,
+        request=np.array(request, dtype=np.int32),
+        position=np.array(position, dtype=np.int32),
+        sampling_id=np.array(sampling_id, dtype=np.int32),
+        slots=tuple(np.array(of_group, dtype=np.int64) for of_group in slots),
     )
 
 
-def _slots(
-    position: NDArray[np.int64], first_block: int, block_ids: tuple[int, ...], block_size: int
-) -> NDArray[np.int64]:
-    ids = np.asarray((*block_ids, -1), dtype=np.int64)
-    block = ids[np.minimum(position // block_size - first_block, len(block_ids))]
-    return np.where(block < 0, -1, block * block_size + position % block_size)
+def _slots(positions: range, first_block: int, block_ids: tuple[int, ...], block_size: int) -> list[int]:
+    slots = []
+    for position in positions:
+        block = position // block_size - first_block
+        is_there = block < len(block_ids)
+        slots.append(block_ids[block] * block_size + position % block_size if is_there else -1)
+    return slots

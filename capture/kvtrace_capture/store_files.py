@@ -7,10 +7,11 @@ death of the process; after a power loss, checksums tell what is left.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.trace.chunks import (
     array_metadata,
@@ -30,12 +31,20 @@ from kvtrace.trace.format import (
     array_specs,
     seal,
 )
+from kvtrace_capture.lines_file import LinesFile
+from kvtrace_capture.private_files import make_private_directory
+from kvtrace_capture.private_files import write_private as write_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+
+RESERVE_FILE: Final = "reserve"
+RESERVE_BYTES: Final = 1 << 20
+"""Given back when a write fails: a full disk then still takes the reason, and the counts of what is lost."""
 
 
 class StoreFiles:
@@ -46,37 +55,58 @@ class StoreFiles:
 
     def __init__(self, store: Path, rank: RankRecord) -> None:
         self.specs = array_specs(rank)
-        self.cost = {"hook_s": 0.0, "write_s": 0.0, "raw_bytes": 0.0, "stored_bytes": 0.0}
+        self.cost = {"hook_s": 0.0, "copy_s": 0.0, "write_s": 0.0, "raw_bytes": 0.0, "stored_bytes": 0.0}
         self._store = store
-        self._rank = rank
+        self._rank = rank.model_copy(update={"line_commits": True})
         self._commits: list[ChunkCommit] = []
         self._create()
+        self._dropped = LinesFile(store / DROPPED_FILE)
 
     def append_chunk(self, buffer: Mapping[str, NDArray[Any]], num_rows: int) -> None:
         """Write and commit one chunk of every array. buffer: array path → [rows_per_chunk, …]."""
-        chunk = len(self._commits)
+        started, chunk = time.monotonic(), len(self._commits)
         digest = hashlib.sha256(bytes.fromhex(self._commits[-1].digest) if self._commits else b"")
+        crcs = []
         for spec in self.specs:
             content = encode_chunk(buffer[spec.path])
             path = chunk_path(self._store, spec, chunk)
-            make_private_directory(path.parent)
+            # Not the store itself: where somebody has removed it, rows have nowhere to go.
+            make_private_directory(path.parent, below=self._store / spec.path)
             write_private(path, content)
-            digest.update(chunk_crc(content).to_bytes(4, "little"))
+            crcs.append(chunk_crc(content))
+            digest.update(crcs[-1].to_bytes(4, "little"))
             self.cost["stored_bytes"] += len(content)
             self.cost["raw_bytes"] += buffer[spec.path][:num_rows].nbytes
-        commits = [*self._commits, ChunkCommit(num_rows=num_rows, digest=digest.hexdigest())]
+        commit = ChunkCommit(
+            num_rows=num_rows, digest=digest.hexdigest(), crcs="".join(f"{crc:08x}" for crc in crcs)
+        )
+        commits = [*self._commits, commit]
         self._write_lengths(len(commits) * self._rank.rows_per_chunk)
-        self._write_commit(commits, closed=False)
+        self.cost["write_s"] += time.monotonic() - started
+        self._write_commit(commits)
         self._commits = commits
 
     def append_dropped(self, dropped: DroppedRecord) -> None:
-        """Note rows that were sampled and are not stored."""
-        with (self._store / DROPPED_FILE).open("a", encoding="utf-8") as file:
-            file.write(seal(dropped) + "\n")
+        """Note rows that were sampled and are not stored; `commit_dropped` makes it exist."""
+        self._dropped.append(seal(dropped))
+
+    def commit_dropped(self) -> None:
+        """Make the notes of dropped rows exist for a reader."""
+        self._dropped.commit()
+
+    def note_failure(self, failure: str) -> None:
+        """Say in `commit.json` why nothing more is stored."""
+        self._give_reserve_back()
+        self._write_commit(self._commits, failure=failure)
 
     def close(self) -> None:
         """Mark the store as shut down in order."""
+        self._give_reserve_back()
         self._write_commit(self._commits, closed=True)
+
+    def _give_reserve_back(self) -> None:
+        with contextlib.suppress(OSError):
+            (self._store / RESERVE_FILE).unlink(missing_ok=True)
 
     def _create(self) -> None:
         make_private_directory(self._store.parent)
@@ -90,31 +120,23 @@ class StoreFiles:
             write_private(group / "zarr.json", json.dumps(group_metadata()))
         self._write_lengths(0)
         write_private(self._store / RANK_FILE, seal(self._rank, indent=1))
-        write_private(self._store / DROPPED_FILE, "")
-        self._write_commit([], closed=False)
+        self._write_commit([])
+        write_private(self._store / RESERVE_FILE, bytes(RESERVE_BYTES))
 
     def _write_lengths(self, num_rows: int) -> None:
         for spec in self.specs:
             metadata = array_metadata(spec, num_rows, self._rank.rows_per_chunk)
             write_private(self._store / spec.path / "zarr.json", json.dumps(metadata))
 
-    def _write_commit(self, commits: list[ChunkCommit], *, closed: bool) -> None:
+    def _write_commit(
+        self, commits: list[ChunkCommit], *, closed: bool = False, failure: str | None = None
+    ) -> None:
         record = CommitRecord(
-            trace_id=self._rank.trace_id, chunks=tuple(commits), closed=closed, cost=self.cost
+            trace_id=self._rank.trace_id,
+            rank=self._rank.rank,
+            chunks=tuple(commits),
+            closed=closed,
+            failure=failure,
+            cost=self.cost,
         )
         write_private(self._store / COMMIT_FILE, seal(record))
-
-
-def make_private_directory(path: Path) -> None:
-    """Create a directory and what it lacks above it, for the owner alone; existing ones stay as they are."""
-    for directory in (*reversed(path.parents), path):
-        directory.mkdir(mode=0o700, exist_ok=True)
-
-
-def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file that its owner alone can read, whole or not at all (atomic replacement)."""
-    partial = path.with_name(path.name + ".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-    partial.replace(path)

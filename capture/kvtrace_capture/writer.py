@@ -6,6 +6,7 @@ buffer and commits it when it is full or has waited `flush_seconds`. Nothing her
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -29,6 +30,8 @@ logger = logging.getLogger("kvtrace.capture")
 CHUNK_BUFFER_BYTES: Final = 128 << 20
 MAX_ROWS_PER_CHUNK: Final = 4096
 MIN_ROWS_PER_CHUNK: Final = 64
+MAX_UNWRITTEN_LOSSES: Final = 65_536
+"""While the disk takes nothing; beyond that many, lost rows are counted without their requests."""
 
 
 def rows_per_chunk(layers: tuple[LayerRecord, ...]) -> int:
@@ -84,16 +87,30 @@ class TraceWriter:
         self._rank = rank
         self._flush_seconds = flush_seconds
         self._queue_bytes = queue_bytes
-        self._queue: deque[StepRows | DroppedRecord] = deque()
+        self._queue: deque[StepRows | DroppedRecord | threading.Event] = deque()
         self._queued_bytes = 0
         self._closing = False
         self._wake = threading.Condition()
         self._files = StoreFiles(store, rank)
-        self._buffer = {spec.path: _empty_chunk(spec, rank.rows_per_chunk) for spec in self._files.specs}
+        self._buffer = {spec.path: _buffer(spec, rank.rows_per_chunk) for spec in self._files.specs}
+        self._tensor_buffers = {
+            (layer.index, tensor): self._buffer[f"layers/{layer.index:02d}/{tensor}"]
+            for layer in rank.layers
+            if layer.captured
+            for tensor in "kv"
+        }
         self._filled = 0
         self._oldest_row_at = 0.0
+        self._losses: dict[tuple[int, str], DroppedRecord] = {}
+        """What dropped.jsonl does not say yet, by request and reason."""
+        self._num_uncounted = 0
         self._thread = threading.Thread(target=self._run, name="kvtrace-writer", daemon=True)
         self._thread.start()
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Return whether rows of so many bytes would be queued now."""
+        with self._wake:
+            return self._has_room(num_bytes)
 
     def append(self, rows: StepRows) -> bool:
         """Queue one step's rows without waiting. False: the queue is full or the writer has failed.
@@ -102,7 +119,7 @@ class TraceWriter:
         """
         num_bytes = rows.num_bytes
         with self._wake:
-            if self.failure or self._closing or self._queued_bytes + num_bytes > self._queue_bytes:
+            if not self._has_room(num_bytes):
                 return False
             self._queue.append(rows)
             self._queued_bytes += num_bytes
@@ -115,9 +132,18 @@ class TraceWriter:
             self._queue.append(dropped)
             self._wake.notify()
 
-    def add_hook_seconds(self, seconds: float) -> None:
-        """Add time that the engine's own thread spent in the hook; kept in `commit.json`."""
-        self._files.cost["hook_s"] += seconds
+    def flush(self, timeout: float = 60.0) -> None:
+        """Write and commit what is queued now, and wait for it."""
+        is_done = threading.Event()
+        with self._wake:
+            self._queue.append(is_done)
+            self._wake.notify()
+        is_done.wait(timeout)
+
+    def add_hook_seconds(self, hook_s: float, copy_s: float) -> None:
+        """Add time that the engine's own thread spent in the hook, and in copies there; in `commit.json`."""
+        self._files.cost["hook_s"] += hook_s
+        self._files.cost["copy_s"] += copy_s
 
     def close(self, timeout: float = 60.0) -> None:
         """Write what is queued, seal the last chunk and mark the store as closed."""
@@ -126,27 +152,49 @@ class TraceWriter:
             self._wake.notify()
         self._thread.join(timeout)
 
+    def _has_room(self, num_bytes: int) -> bool:
+        return not (self.failure or self._closing or self._queued_bytes + num_bytes > self._queue_bytes)
+
     def _run(self) -> None:
         leave_the_engines_core()
-        while True:
-            item = self._next_item()
-            try:
-                if isinstance(item, StepRows):
-                    self._take(item)
-                elif isinstance(item, DroppedRecord):
-                    self._files.append_dropped(item)
-                if self._filled and (item is None or self._is_flush_due()):
-                    self._write_chunk()
-                if item is None and self._closing:
-                    if self.failure is None:
-                        self._files.close()
-                    return
-            except Exception as error:  # noqa: BLE001 -- whatever it is, the engine must go on serving
-                self._fail(error)
-                if self._closing:
-                    return
+        while self._handle(self._next_item()):
+            pass
+        self._finish()
 
-    def _next_item(self) -> StepRows | DroppedRecord | None:
+    def _handle(self, item: StepRows | DroppedRecord | threading.Event | None) -> bool:
+        """Store or count one item. item: None where a flush is due. Return whether there may be more."""
+        try:
+            if isinstance(item, StepRows):
+                self._take(item)
+            elif isinstance(item, DroppedRecord):
+                self._lose(item)
+            is_asked = isinstance(item, threading.Event)
+            if self._filled and (item is None or is_asked or self._is_flush_due()):
+                self._write_chunk()
+            if self._losses and not self._queue:
+                self._write_losses()
+        except BaseException as error:  # noqa: BLE001 -- whatever it is, what waits must be counted as lost
+            self._fail(error)
+        if isinstance(item, threading.Event):
+            item.set()
+        return item is not None or not self._closing
+
+    def _finish(self) -> None:
+        """Write what a reader must know of the end, as far as the disk still takes it."""
+        self._write_losses()
+        try:
+            if self.failure is None:
+                self._files.close()
+            else:
+                self._files.note_failure(self.failure)
+        except OSError as error:
+            if self.failure is None:
+                self._fail(error)
+        uncounted = self._num_uncounted + sum(lost.num_rows for lost in self._losses.values())
+        if uncounted:
+            logger.error("kvtrace: %d rows are lost that the trace could not count", uncounted)
+
+    def _next_item(self) -> StepRows | DroppedRecord | threading.Event | None:
         """Wait for the next item; None when a flush is due or the writer is closing."""
         with self._wake:
             while not self._queue:
@@ -166,44 +214,50 @@ class TraceWriter:
         if self.failure:
             self._note_lost(rows.request)
             return
-        started, taken = time.monotonic(), 0
+        taken = 0
         try:
             while taken < len(rows.request):
                 taken += self._fill(rows, taken)
                 if self._filled == self._rank.rows_per_chunk:
                     self._write_chunk()
-        except OSError:
+            if self._losses and not self._queue:
+                self._write_losses()
+        except BaseException:
             self._note_lost(rows.request[taken:])
             raise
-        finally:
-            self._files.cost["write_s"] += time.monotonic() - started
 
     def _fill(self, rows: StepRows, start: int) -> int:
         """Copy rows from `start` on into the chunk buffer, as many as fit; return how many."""
+        started = time.monotonic()
         if not self._filled:
-            self._oldest_row_at = time.monotonic()
+            self._oldest_row_at = started
         count = min(len(rows.request) - start, self._rank.rows_per_chunk - self._filled)
         here, there = slice(self._filled, self._filled + count), slice(start, start + count)
         self._buffer["rows/kv/request"][here] = rows.request[there]
         self._buffer["rows/kv/position"][here] = rows.position[there]
         self._buffer["rows/kv/sampling_id"][here] = rows.sampling_id[there]
         self._buffer["rows/kv/step"][here] = rows.step
-        for (layer, tensor), values in rows.tensors.items():
-            self._buffer[f"layers/{layer:02d}/{tensor}"][here] = values[there]
+        for key, values in rows.tensors.items():
+            self._tensor_buffers[key][here] = values[there]
         self._filled += count
+        self._files.cost["write_s"] += time.monotonic() - started
         return count
 
     def _write_chunk(self) -> None:
-        self._files.append_chunk(self._buffer, self._filled)
         for spec in self._files.specs:
-            _clear_chunk(spec, self._buffer[spec.path])
+            self._buffer[spec.path][self._filled :] = UNUSED_ROW if spec.path == "rows/kv/request" else 0
+        self._files.append_chunk(self._buffer, self._filled)
         self._filled = 0
+        if self._losses:
+            self._write_losses()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Stop storing after the first fault: logged once, counted, serving goes on."""
         if self.failure is None:
-            self.failure = str(error)
-            logger.error("kvtrace: capture stopped, the trace keeps its committed rows: %s", error)
+            self.failure = str(error) or type(error).__name__
+            logger.error("kvtrace: capture stopped, the trace keeps its committed rows: %s", self.failure)
+            with contextlib.suppress(OSError):
+                self._files.note_failure(self.failure)
         lost = self._buffer["rows/kv/request"][: self._filled].copy()
         self._filled = 0
         self._note_lost(lost)
@@ -211,19 +265,27 @@ class TraceWriter:
     def _note_lost(self, requests: NDArray[np.int32]) -> None:
         numbers, counts = np.unique(requests, return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            try:
-                self._files.append_dropped(
-                    DroppedRecord(request=number, num_rows=count, reason="write_failed")
-                )
-            except OSError:
-                return
+            self._lose(DroppedRecord(request=number, num_rows=count, reason="write_failed"))
+        self._write_losses()
+
+    def _lose(self, lost: DroppedRecord) -> None:
+        key = lost.request, lost.reason
+        if key in self._losses:
+            lost = lost.model_copy(update={"num_rows": lost.num_rows + self._losses[key].num_rows})
+        elif len(self._losses) >= MAX_UNWRITTEN_LOSSES:
+            self._num_uncounted += lost.num_rows
+            return
+        self._losses[key] = lost
+
+    def _write_losses(self) -> None:
+        """Count lost rows in dropped.jsonl. What a full disk does not take is tried again with the next."""
+        with contextlib.suppress(OSError):
+            for key, lost in list(self._losses.items()):
+                self._files.append_dropped(lost)
+                del self._losses[key]
+            self._files.commit_dropped()
 
 
-def _empty_chunk(spec: ArraySpec, num_rows: int) -> NDArray[Any]:
-    chunk = np.zeros((num_rows, *spec.row_shape), dtype=spec.dtype)
-    _clear_chunk(spec, chunk)
-    return chunk
-
-
-def _clear_chunk(spec: ArraySpec, chunk: NDArray[Any]) -> None:
-    chunk[:] = UNUSED_ROW if spec.path == "rows/kv/request" else 0
+def _buffer(spec: ArraySpec, num_rows: int) -> NDArray[Any]:
+    """Return room for one chunk; it takes memory when rows come, so none while capture is switched off."""
+    return np.zeros((num_rows, *spec.row_shape), dtype=spec.dtype)

@@ -1,4 +1,4 @@
-"""`kvtrace inspect`: what a trace holds, and whether it is sound."""
+"""`kvtrace inspect`: what a trace holds, whether it is sound, and what of it can be kept if not."""
 
 from __future__ import annotations
 
@@ -8,23 +8,47 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+from kvtrace.errors import InputError
 
 
 def inspect(
     trace: Annotated[Path, typer.Argument(help="A trace: NAME.kvtrace.", show_default=False)],
     verify: Annotated[bool, typer.Option("--verify", help="Reread and check every tensor.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write what is provably good to a new trace, -o NEW.")
+    ] = False,
     output_format: FORMAT_TEXT_JSON = TextFormat.text,
     as_json: JSON = False,
     output: OUTPUT = None,
     force: FORCE = False,
 ) -> None:
-    """Show what a trace holds: model, engine, effective scales, sampling, coverage, integrity."""
+    """Show what a trace holds: model, engine, effective scales, sampling, coverage, integrity.
+
+    With --repair, keep what is sound of a damaged trace in a new one and say what is lost. The original stays
+    as it is.
+    """
+    wants_json = chosen_format(output_format, as_json=as_json) is TextFormat.json
+    if repair:
+        _repair(trace, output, verify=verify, force=force, wants_json=wants_json)
+        return
     from kvtrace.trace.reader import open_trace
     from kvtrace.trace.summary import summarize
     from kvtrace.trace.summary_text import summary_text
 
-    summary = summarize(open_trace(trace), verify=verify)
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(summary.model_dump_json(indent=2) + "\n", output, force=force)
-    else:
-        deliver(summary_text(summary), output, force=force)
+    summary = summarize(open_trace(trace, may_lack_tokens=True), verify=verify)
+    text = summary.model_dump_json(indent=2) + "\n" if wants_json else summary_text(summary)
+    deliver(text, output, force=force)
+
+
+def _repair(trace: Path, new: Path | None, *, verify: bool, force: bool, wants_json: bool) -> None:
+    if new is None:
+        raise InputError("--repair needs -o NEW, the name of the new trace, such as NAME-repaired.kvtrace")
+    if verify or force:
+        raise InputError("--repair rereads everything and never overwrites: leave out --verify and --force")
+    from kvtrace.trace.repair import repair_trace
+    from kvtrace.trace.repair_text import repair_text
+
+    found = repair_trace(trace, new)
+    typer.echo(
+        found.model_dump_json(indent=2) if wants_json else repair_text(found, trace, new), nl=wants_json
+    )

@@ -17,6 +17,8 @@ def show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    # A dumb terminal cannot move its cursor: every step would be a line of its own.
+    is_hidden = not console.is_terminal or console.is_dumb_terminal
+    with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

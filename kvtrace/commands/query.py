@@ -46,8 +46,9 @@ def query(
 ) -> None:
     """Run a query of the library, or your own SELECT, on a run. Nothing beyond the run is read or written.
 
-    Your SELECT sees the run's tables as views: cells, vectors, tokens, rows, requests, scales, candidates and
-    sampling; --sql 'DESCRIBE cells' shows the columns of one.
+    Your SELECT sees the run's tables as views: cells, groups, magnitudes, vectors, tokens, rows, requests,
+    scales, candidates, findings, sweep and sampling; --sql 'DESCRIBE cells' shows the columns of one. Its
+    macros give 95 % intervals, which count requests: see queries/views.sql.
     """
     from kvtrace.extras import require_extra
 

@@ -61,6 +61,9 @@ def replay(
             "The first time it reads the tensors once more. Not done unless asked for.",
         ),
     ] = False,
+    memory: Annotated[
+        str, typer.Option("--memory", help="For unpacked tensors while they are read, such as 2GB.")
+    ] = "256MiB",
     force: FORCE = False,
 ) -> None:
     """Replay traces through FP8 under every candidate, and write a run of additive sums.
@@ -71,6 +74,7 @@ def replay(
     from kvtrace.extras import require_extra
 
     require_extra("analysis", "replay", "torch", "pyarrow", "safetensors")
+    from kvtrace.capturing.options import parse_bytes
     from kvtrace.commands.progress import show_progress
     from kvtrace.evaluation import online as per_token_head
     from kvtrace.evaluation import replay as replay_traces
@@ -83,6 +87,7 @@ def replay(
     if direct and verify:
         raise InputError("one of --direct and --verify can be given: --verify replays both ways")
     check_output(output, force=force)
+    memory_bytes = parse_bytes(memory)
     supplied, stamp = load_manifest(manifest) if manifest else None, policy_stamp(policy)
     opened = [open_trace(path) for path in traces]
     setup = chosen_setup(
@@ -99,6 +104,7 @@ def replay(
             output,
             method="verify" if verify else "direct" if direct else "profile",
             device=device,
+            memory_bytes=memory_bytes,
             manifest=supplied,
             policy=stamp,
             intervals=intervals,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvtrace.evaluation.evaluate import evaluate_tensor
+from kvtrace.evaluation.in_order import worked_on
 from kvtrace.evaluation.scale_batch import scales_of_tensor
 from kvtrace.evaluation.sums import Vectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
 
     from kvtrace.evaluation.apply import AppliedScales
     from kvtrace.evaluation.candidate import EngineSetup
@@ -36,22 +34,27 @@ def replay_profile(
     on_vectors: Callable[[Vectors], None] | None = None,
 ) -> Iterator[TensorSums]:
     """Yield the sums of every layer, K and V, by layer. applied, on_vectors: as in `replay_directly`."""
-    workers = (os.cpu_count() or 1) if device == "cpu" else 1
-    with ThreadPoolExecutor(workers, "kvtrace-evaluate") as pool:
-        pending: deque[Future[TensorSums]] = deque()
-        for tensor in profile.tensors():
-            pending.append(pool.submit(_evaluate, tensor, cells, applied, device))
-            if on_vectors:
-                for vectors in vectors_of(tensor):
-                    on_vectors(vectors)
-            if len(pending) > workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+
+    def evaluate(tensor: TensorProfile) -> TensorSums:
+        scales = scales_of_tensor(applied, tensor.record)
+        return evaluate_tensor(tensor, cells, scales, len(applied), device)
+
+    yield from worked_on(evaluate, _with_vectors(profile, on_vectors), num_threads(device))
 
 
-def _evaluate(tensor: TensorProfile, cells: Cells, applied: Sequence[Applied], device: str) -> TensorSums:
-    return evaluate_tensor(tensor, cells, scales_of_tensor(applied, tensor.record), len(applied), device)
+def num_threads(device: str) -> int:
+    """Return the layers to evaluate at a time."""
+    return (os.cpu_count() or 1) if device == "cpu" else 1
+
+
+def _with_vectors(
+    profile: StoredProfile, on_vectors: Callable[[Vectors], None] | None
+) -> Iterator[TensorProfile]:
+    for tensor in profile.tensors():
+        if on_vectors:
+            for vectors in vectors_of(tensor):
+                on_vectors(vectors)
+        yield tensor
 
 
 def vectors_of(tensor: TensorProfile) -> Iterator[Vectors]:

@@ -16,7 +16,7 @@ from kvtrace.evaluation.tables import (
     write_scales,
     write_vectors,
 )
-from kvtrace.evaluation.verify import check_equal
+from kvtrace.evaluation.verify import VectorCheck, check_equal
 from kvtrace.profile.ready import can_be_profiled, ready_profile
 from kvtrace.trace.cells import find_cells, find_group_cells
 from kvtrace.trace.profile_format import GROUPS_DIRECTORY
@@ -99,8 +99,9 @@ class SourceReplay:
                 profile, cells, self._applied, settings.device, on_vectors=self._write_vectors
             )
             if settings.method == "verify":
-                sums = list(sums)
-                check_equal(sums, self._element_wise(cells, self._applied))
+                sums, vectors = list(sums), VectorCheck(profile)
+                check_equal(sums, self._element_wise(cells, self._applied, vectors.add))
+                vectors.finish()
             self._write_cells(sums)
         return "profile", was_made_now or settings.method == "verify"
 

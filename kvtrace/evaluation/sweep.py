@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kvtrace.evaluation.evaluate import evaluate_tensor
+from kvtrace.evaluation.in_order import worked_on
+from kvtrace.evaluation.profiled import num_threads
 from kvtrace.evaluation.scale_batch import ScaleBatch
 from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of
 from kvtrace.numerics.formats import find_format
@@ -18,7 +17,6 @@ from kvtrace.trace.cells import Cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -48,15 +46,9 @@ def write_sweep(
     if not setups:
         return
     setup = setups[0]
-    workers = (os.cpu_count() or 1) if device == "cpu" else 1
-    with ThreadPoolExecutor(workers, "kvtrace-sweep") as pool:
-        pending: deque[Future[tuple[TensorSums, NDArray[np.float32]]]] = deque()
-        for tensor in profile.tensors():
-            pending.append(pool.submit(_sums, tensor, setup, device))
-            if len(pending) > workers:
-                _write(run, source, setup, *pending.popleft().result())
-        while pending:
-            _write(run, source, setup, *pending.popleft().result())
+    found = worked_on(lambda tensor: _sums(tensor, setup, device), profile.tensors(), num_threads(device))
+    for sums, scale in found:
+        _write(run, source, setup, sums, scale)
 
 
 def _sums(tensor: TensorProfile, setup: EngineSetup, device: str) -> tuple[TensorSums, NDArray[np.float32]]:

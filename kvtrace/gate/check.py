@@ -73,8 +73,7 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
         confidence=policy.confidence,
         interval_method=METHOD,
         ratio_interval_method=RATIO_METHOD,
-        multiple_testing=f"{HYPOTHESIS}, or the ratio of values keeps it; {PROCEDURE}, at "
-        f"{policy.false_discovery_rate:g}",
+        multiple_testing=_breach_rule(measured, policy),
         segments=outcomes,
     )
 
@@ -139,6 +138,14 @@ def _p_values(limit: str, bound: float, one: Measured, policy: Policy) -> NDArra
     if limit in EVENT_OF_LIMIT:
         return exceedance_p_values(one.vectors.request_sums(EVENT_OF_LIMIT[limit]), bound)
     return value_p_values(limit, bound, one.values, policy)
+
+
+def _breach_rule(measured: Sequence[Measured], policy: Policy) -> str:
+    by_estimate = any(one.values.is_online and len(one.values) for one in measured)
+    return (
+        f"{HYPOTHESIS}, or the ratio of values keeps it; {PROCEDURE}, at {policy.false_discovery_rate:g}"
+        f"{'; but of values under a scale per vector by the estimate alone' if by_estimate else ''}"
+    )
 
 
 def _segment_outcome(

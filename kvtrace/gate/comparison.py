@@ -14,7 +14,7 @@ from kvtrace.gate.outcome import (  # noqa: TC001 -- pydantic reads the annotati
     SegmentOutcome,
 )
 
-COMPARISON_SCHEMA_VERSION: Final = "1.1"
+COMPARISON_SCHEMA_VERSION: Final = "1.2"
 
 
 class Role(StrEnum):
@@ -24,6 +24,7 @@ class Role(StrEnum):
     default_scales = "default scales"
     as_served = "as served"
     calibrated = "calibrated"
+    online = "online"
     layers_excluded = "selective layer exclusion"
     unsupported = "unsupported"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CANDIDATES: Final = """
 WITH by_layer AS (
-  SELECT candidate, layer, bool_and(scale IS NULL) AS is_left
+  SELECT candidate, layer, bool_and(NOT is_quantized) AS is_left
   FROM scales
   GROUP BY candidate, layer
 ), excluded AS (
@@ -67,7 +67,11 @@ class Contender:
             return Role.baseline
         if self.excluded_layers:
             return Role.layers_excluded
-        return {"unit": Role.default_scales, "effective": Role.as_served}.get(self.kind, Role.calibrated)
+        return {
+            "unit": Role.default_scales,
+            "effective": Role.as_served,
+            "online": Role.online,
+        }.get(self.kind, Role.calibrated)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -89,13 +93,15 @@ class Contender:
         """Return the facts in words."""
         if self.kind == "bf16":
             return "not quantized"
-        grain = {"attn_head": "per head", "tensor": "per tensor"}.get(
+        grain = {"attn_head": "per head", "tensor": "per tensor", "token_head": "per token and head"}.get(
             self.granularity or "", "granularity unknown"
         )
         digest = f", sha256 {self.artifact_sha256[:12]}" if self.artifact_sha256 else ""
-        scales = {"unit": "scales 1.0", "effective": "the scales that the engine used"}.get(
-            self.kind, f"scales of {plain(self.artifact or self.candidate, 80)}{digest}"
-        )
+        scales = {
+            "unit": "scales 1.0",
+            "effective": "the scales that the engine used",
+            "online": "scales chosen while serving",
+        }.get(self.kind, f"scales of {plain(self.artifact or self.candidate, 80)}{digest}")
         layers = f", layers {self.facts['layers left out']} in BF16" if self.excluded_layers else ""
         return f"{self.format}, {self.engine} numerics, {grain}, {scales}{layers}"
 
@@ -132,7 +138,7 @@ def contenders(
 def rival(name: str, table: dict[str, Contender]) -> str | None:
     """Return the row that `name` is compared with: the one that differs in the least, the simpler one.
 
-    Layers left out: the same scales without that. Calibrated or as served: the default scales. Else BF16.
+    Layers left out: the same scales without that. Calibrated, online or as served: the default scales. Else BF16.
     """
     one = table[name]
     if not one.is_valid or one.role is Role.baseline:

@@ -23,6 +23,8 @@ EVENT_OF_LIMIT: Final = {"vectors_clipped_frac": "clipped", "vectors_out_of_rang
 BY_INTERVAL: Final = "interval clustered by request"
 BY_GROUPS: Final = "interval over request groups; heads with an event in too few of them: estimate"
 BY_ESTIMATE: Final = "estimate; the run holds no sums by which an interval could be made"
+BY_RULE: Final = "known: every vector gets a scale that covers it"
+BY_ONLINE_ESTIMATE: Final = "estimate, which decides alone: no run has sums by group under a scale per vector"
 _RATIOS: Final = {
     "clipped_frac": ("num_clipped", "num_values"),
     "out_of_range_frac": ("num_out_of_range", "num_values"),
@@ -39,7 +41,8 @@ def decide_vectors(
     """Return the outcome of a limit on a fraction of vectors.
 
     A head breaches it where H0 "at most the bound" is rejected at the policy's false-discovery rate, and is
-    within where its interval's upper end is at most the bound; else the requests do not tell.
+    within where its interval's upper end is at most the bound; else the requests do not tell. Under a scale
+    for every vector the fraction is known to be 0.
     q_values: one per head, from all heads, segments and limits of the check together.
     """
     found = fraction_intervals(
@@ -47,6 +50,9 @@ def decide_vectors(
         confidence=policy.confidence,
         worst_request=policy.worst_request_frac,
     )
+    if heads.is_online:
+        nothing = np.zeros(len(heads), dtype=bool)
+        found = replace(found, high=np.zeros(len(heads)), too_few_requests=nothing)
     breached = q_values <= policy.false_discovery_rate
     untold = ~breached & (found.high > bound)
 
@@ -70,7 +76,7 @@ def decide_vectors(
         bound=bound,
         is_minimum=False,
         verdict=_verdict(breached, untold),
-        basis=BY_INTERVAL,
+        basis=BY_RULE if heads.is_online else BY_INTERVAL,
         has_interval=True,
         num_heads=len(heads),
         num_breached=int(breached.sum()),
@@ -88,8 +94,10 @@ def decide_values(
 
     With request groups: a head breaches it where H0 "keeps the bound" is rejected at the policy's
     false-discovery rate, and is within where its interval keeps the bound. One with an event in too few
-    groups for an interval is within by its estimate, and untold where that does not keep the bound. Without
-    groups the estimates decide alone. q_values: as in `decide_vectors`; unused without groups.
+    groups for an interval is within by its estimate, and untold where that does not keep the bound. So is
+    every head without groups: fewer numbers must not give the harder verdict. Only under a scale for every
+    vector, where no run has groups, the estimates decide alone. q_values: as in `decide_vectors`; unused
+    without groups.
     """
     value, is_minimum = _value_of(limit, heads), limit == "sqnr_db"
     bad = value < bound if is_minimum else value > bound
@@ -97,7 +105,8 @@ def decide_values(
     if found is None:
         low = high = np.full(len(heads), np.nan)
         estimated = np.ones(len(heads), dtype=bool)
-        breached, untold = bad, np.isnan(value)
+        breached = bad & heads.is_online
+        untold = np.isnan(value) | (bad & ~breached)
     else:
         low, high = found.low, found.high
         estimated = found.too_few_groups
@@ -128,7 +137,7 @@ def decide_values(
         bound=bound,
         is_minimum=is_minimum,
         verdict=_verdict(breached, untold),
-        basis=BY_ESTIMATE if found is None else BY_GROUPS,
+        basis=BY_GROUPS if found is not None else BY_ONLINE_ESTIMATE if heads.is_online else BY_ESTIMATE,
         has_interval=found is not None,
         num_heads=len(heads),
         num_breached=int(breached.sum()),
@@ -201,7 +210,12 @@ def _vector_reason(bound: float, num_untold: int, policy: Policy) -> str:
 
 
 def _value_reason(num_untold: int, value: NDArray[np.float64], *, has_groups: bool) -> str:
-    if not has_groups or np.isnan(value).any():
+    if np.isnan(value).any():
         return "heads without a finite value"
     heads = f"{num_untold:,} head{'s' if num_untold > 1 else ''}"
+    if not has_groups:
+        return (
+            f"{heads}: the estimate is beyond the limit, without an interval to tell; kvtrace replay "
+            "--intervals tells, for segments of all positions"
+        )
     return f"{heads}: too few requests to tell (no interval over request groups, or beyond the limit)"

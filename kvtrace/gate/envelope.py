@@ -101,20 +101,20 @@ def _segment_words(one: SegmentOutcome) -> str:
     assert one.seen_positions, "a segment that is within has rows"
     assert one.seen_prompt_tokens, "a segment that is within has requests"
     assert one.seen_output_tokens, "a segment that is within has requests"
-    bounds = ", ".join(_bound_words(limit.limit, limit.bound, one) for limit in one.limits)
+    bounds = ", ".join(_bound_words(limit) for limit in one.limits)
+    kept = f"each head with {bounds}" if any(limit.num_heads for limit in one.limits) else "no head quantized"
     phase = f" {one.phase}" if one.phase else ""
     return (
         f"{plain(one.workload)}{phase}, prompts of {_span(one.seen_prompt_tokens)} and outputs of "
         f"{_span(one.seen_output_tokens)} tokens, positions {_span(one.seen_positions)} "
-        f"({one.num_requests:,} requests, {one.num_tokens:,} tokens), each head with {bounds}"
+        f"({one.num_requests:,} requests, {one.num_tokens:,} tokens), {kept}"
     )
 
 
-def _bound_words(limit: str, bound: float, one: SegmentOutcome) -> str:
-    doubt = "".join(_doubt(found) for found in one.limits if found.limit == limit)
-    if limit == "sqnr_db":
-        return f"at least {bound:g} dB SQNR{doubt}"
-    return f"at most {100 * bound:g} % {_UNITS[limit]}{doubt}"
+def _bound_words(limit: LimitOutcome) -> str:
+    if limit.limit == "sqnr_db":
+        return f"at least {limit.bound:g} dB SQNR{_doubt(limit)}"
+    return f"at most {100 * limit.bound:g} % {_UNITS[limit.limit]}{_doubt(limit)}"
 
 
 def _doubt(limit: LimitOutcome) -> str:

@@ -48,10 +48,11 @@ _VALUE_COLUMNS: Final = ("clipped_frac", "flushed_frac", "clip_error_frac", "sqn
 
 _LARGEST_CODES: Final = """
 SELECT source, layer, kv_head, tensor,
-  CASE WHEN scale IS NULL THEN 32768 ELSE max_unclipped_code END AS code
+  CASE WHEN scale IS NULL THEN 2147483647 ELSE max_unclipped_code END AS code
 FROM scales
 WHERE candidate = $candidate
 """
+"""Without a scale nothing is clipped: above every dtype's codes, float32's included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,9 @@ def _one_tensor(
     chosen = np.flatnonzero(counts.of_tensor(tensor))
     clipped = counts.events[chosen].sum(axis=1) > 0
     num_quantized = int(counts.is_quantized[chosen].sum())
-    # Nothing of an unquantized head can be clipped: that is known, not estimated.
-    high = 0.0 if num_quantized == 0 else None if pooled.too_few_requests else float(pooled.high)
+    # Where nothing can be clipped, that is known, not estimated.
+    known = not counts.can_clip[chosen].any()
+    high = 0.0 if known else None if pooled.too_few_requests else float(pooled.high)
     return TensorEvidence(
         tensor=tensor,
         vectors_clipped_frac=float(pooled.fraction),

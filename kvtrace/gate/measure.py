@@ -43,22 +43,23 @@ GROUP BY segment
 
 _VECTOR_SUMS: Final = """
 WITH per_request AS (
-  SELECT segment, layer, kv_head, tensor, source, request, sum(weight) AS n,
+  SELECT segment, layer, kv_head, tensor, source, request,
+    coalesce(sum(weight) FILTER (absmax_code IS NOT NULL), 0) AS n,
     count(*) FILTER (has_nonfinite) AS nonfinite,
     coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code), 0) AS clipped,
     coalesce(sum(weight) FILTER (absmax_code > max_in_range_code), 0) AS outside
   FROM vectors
     JOIN gate_rows USING (source, "row")
     JOIN scales USING (source, layer, kv_head, tensor)
-  WHERE candidate = $candidate AND scale IS NOT NULL
+  WHERE candidate = $candidate AND is_quantized
   GROUP BY ALL
 )
-SELECT segment, layer, kv_head, tensor, count(*) AS num_requests,
+SELECT segment, layer, kv_head, tensor, count(*) FILTER (n > 0) AS num_requests,
   sum(nonfinite) AS num_nonfinite, sum(n) AS n, sum(n * n) AS nn,
   count(*) FILTER (clipped > 0) AS clipped_k, sum(clipped) AS clipped_x,
-  sum(clipped * clipped) AS clipped_xx, sum(clipped * n) AS clipped_xn, max(clipped / n) AS clipped_max,
+  sum(clipped * clipped) AS clipped_xx, sum(clipped * n) AS clipped_xn, max(clipped / nullif(n, 0)) AS clipped_max,
   count(*) FILTER (outside > 0) AS outside_k, sum(outside) AS outside_x,
-  sum(outside * outside) AS outside_xx, sum(outside * n) AS outside_xn, max(outside / n) AS outside_max
+  sum(outside * outside) AS outside_xx, sum(outside * n) AS outside_xn, max(outside / nullif(n, 0)) AS outside_max
 FROM per_request
 GROUP BY segment, layer, kv_head, tensor
 ORDER BY segment, layer, kv_head, tensor
@@ -76,7 +77,7 @@ FROM cells
   JOIN gate_segments AS s ON cells.workload = s.workload AND s.whole_octaves
     AND cells.phase = coalesce(s.phase, cells.phase)
     AND octave_from(position_octave) >= s.position_from AND octave_to(position_octave) < s.position_to
-WHERE candidate = $candidate AND scale IS NOT NULL
+WHERE candidate = $candidate AND is_quantized
 GROUP BY segment, layer, kv_head, tensor
 ORDER BY segment, layer, kv_head, tensor
 """
@@ -92,7 +93,7 @@ FROM groups
   JOIN scales USING (source, candidate, layer, kv_head, tensor)
   JOIN gate_segments AS s ON groups.workload = s.workload AND s.whole_octaves AND s.any_position
     AND groups.phase = coalesce(s.phase, groups.phase)
-WHERE candidate = $candidate AND scale IS NOT NULL
+WHERE candidate = $candidate AND is_quantized
 GROUP BY segment, layer, kv_head, tensor, request_group
 ORDER BY segment, layer, kv_head, tensor, request_group
 """
@@ -100,9 +101,11 @@ ORDER BY segment, layer, kv_head, tensor, request_group
 _QUANTIZED_HEADS: Final = """
 SELECT segment, count(DISTINCT (layer, kv_head, tensor))
 FROM scales JOIN (SELECT DISTINCT segment, source FROM gate_rows) AS seen USING (source)
-WHERE candidate = $candidate AND scale IS NOT NULL
+WHERE candidate = $candidate AND is_quantized
 GROUP BY segment
 """
+
+_IS_ONLINE: Final = "SELECT kind = 'online' FROM candidates WHERE candidate = $candidate"
 
 _ANY: Final = (0, 2**62)
 _VALUE_NAMES: Final = (
@@ -135,6 +138,8 @@ class HeadTable:
     columns: dict[str, NDArray[Any]]
     groups: dict[str, NDArray[np.float64]] | None = None
     """The value-level sums as [head, request group]; None where the run has none for the segment."""
+    is_online: bool = False
+    """Every vector gets a scale of its own: nothing is out of range or clipped, and no run has groups."""
 
     def __len__(self) -> int:
         return len(self.columns["layer"])
@@ -168,7 +173,7 @@ class Measured:
 
     extent: Extent
     num_quantized: int
-    """Heads with a scale, K and V apart; more than `vectors` holds where rows of a rank are missing."""
+    """Quantized heads, K and V apart; more than `vectors` holds where rows of a rank are missing."""
     vectors: HeadTable
     values: HeadTable
 
@@ -196,9 +201,13 @@ def measure(
     select_rows(connection, candidate, segments)
     extents = {row[0]: _extent(row[1:]) for row in connection.execute(_COVERAGE).fetchall()}
     quantized = dict(connection.execute(_QUANTIZED_HEADS, {"candidate": candidate}).fetchall())
-    vectors = _tables(connection, _VECTOR_SUMS, candidate, len(segments))
+    (is_online,) = connection.execute(_IS_ONLINE, {"candidate": candidate}).fetchone() or (False,)
+    vectors = [
+        replace(table, is_online=is_online)
+        for table in _tables(connection, _VECTOR_SUMS, candidate, len(segments))
+    ]
     values = [
-        replace(table, groups=_by_group(table, groups))
+        replace(table, groups=_by_group(table, groups), is_online=is_online)
         for table, groups in zip(
             _tables(connection, _VALUE_SUMS, candidate, len(segments)),
             _tables(connection, _GROUP_SUMS, candidate, len(segments)),

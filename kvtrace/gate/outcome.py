@@ -60,7 +60,7 @@ class LimitOutcome(_Outcome):
     basis: str
     """How it was decided, in words."""
     has_interval: bool
-    """False: decided by the estimate alone."""
+    """False: the estimate alone; within by it, but breached only under a scale for every vector."""
     num_heads: int
     """(layer, kv_head, tensor) that are quantized and have rows."""
     num_breached: int

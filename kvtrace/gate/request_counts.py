@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 Head = tuple[int, int, str]
 
 _COUNTS: Final = """
-SELECT layer, kv_head, tensor, source, request, sum(weight) AS n, bool_or(scale IS NOT NULL) AS is_quantized,
+SELECT layer, kv_head, tensor, source, request, sum(weight) AS n, bool_or(is_quantized) AS is_quantized,
+  bool_or(scale IS NOT NULL) AS can_clip,
   coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code AND scale IS NOT NULL), 0) AS x
 FROM vectors
   JOIN rows USING (source, "row")
   JOIN sampling USING (source, sampling_id)
   JOIN scales USING (source, layer, kv_head, tensor)
-WHERE candidate = $candidate
+WHERE candidate = $candidate AND absmax_code IS NOT NULL
 GROUP BY layer, kv_head, tensor, source, request
 ORDER BY layer, kv_head, tensor, source, request
 """
@@ -35,11 +36,13 @@ class RequestCounts:
     requests: tuple[tuple[str, int], ...]
     """(source, request)."""
     trials: NDArray[np.float64]
-    """[heads, requests], vectors."""
+    """[heads, requests], vectors with a finite value."""
     events: NDArray[np.float64]
     """[heads, requests], clipped vectors; 0 where the head is not quantized."""
     is_quantized: NDArray[np.bool_]
     """[heads], in some trace."""
+    can_clip: NDArray[np.bool_]
+    """[heads], in some trace: has a scale, rather than one for every vector or none."""
 
     def of_tensor(self, tensor: str) -> NDArray[np.bool_]:
         """Return which heads are of `k` or `v`."""
@@ -70,12 +73,15 @@ def request_counts(connection: duckdb.DuckDBPyConnection, candidate: str) -> Req
     events[head_index, request_index] = columns["x"]
     is_quantized = np.zeros(len(heads), dtype=bool)
     np.logical_or.at(is_quantized, head_index, columns["is_quantized"])
+    can_clip = np.zeros(len(heads), dtype=bool)
+    np.logical_or.at(can_clip, head_index, columns["can_clip"])
     return RequestCounts(
         heads=tuple((int(layer), int(head), str(tensor)) for layer, head, tensor in heads),
         requests=tuple((str(source), int(request)) for source, request in requests),
         trials=trials,
         events=events,
         is_quantized=is_quantized,
+        can_clip=can_clip,
     )
 
 

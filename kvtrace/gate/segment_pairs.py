@@ -37,7 +37,7 @@ SELECT segment, tensor, source, request, sum(weight) AS n,
 FROM vectors
   JOIN gate_rows USING (source, "row")
   JOIN scales USING (source, layer, kv_head, tensor)
-WHERE candidate = $candidate
+WHERE candidate = $candidate AND absmax_code IS NOT NULL
 GROUP BY segment, tensor, source, request
 ORDER BY segment, tensor, source, request
 """

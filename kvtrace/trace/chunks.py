@@ -53,7 +53,8 @@ def decode_chunk(
     unpacked_bytes = int.from_bytes(body[4:8], "little")  # the blosc header's nbytes
     if unpacked_bytes != values.nbytes:
         raise ValueError(f"it unpacks to {unpacked_bytes:,} bytes, expected {values.nbytes:,}")
-    _BLOSC.decode(body, values)
+    if unpacked_bytes:  # blosc packs an empty array and refuses to unpack it
+        _BLOSC.decode(body, values)
     return values.astype(spec.dtype, copy=False)
 
 

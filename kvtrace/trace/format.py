@@ -10,6 +10,9 @@
         dropped.jsonl     DroppedRecord a line: rows lost on purpose or by a fault, per request.
         rows/kv/{request,position,step,sampling_id}    [row]
         layers/NN/{k,v}                                [row, kv_head, head_dim]
+      {requests,sampling}.commit.json, rank-N.zarr/dropped.commit.json    how far those files are whole
+        reserve             space that the writer gives back when the disk is full; gone after an orderly end
+      repair.json         only in a repaired trace: what was lost (`kvtrace.trace.repair_record`)
 
 Every JSON object is *sealed*: it carries `crc32c`, the checksum of itself without that key (`seal`).
 bf16 and fp16 tensors are stored as uint16 bits, since Zarr has no bfloat16. Only numpy, pydantic and
@@ -18,13 +21,16 @@ google-crc32c are imported here: this module is loaded inside the serving engine
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
-import google_crc32c
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-SCHEMA_VERSION: Final = "1.0"
+from kvtrace.trace.sealed import Record as Record
+from kvtrace.trace.sealed import RecordT as RecordT
+from kvtrace.trace.sealed import seal as seal
+from kvtrace.trace.sealed import unseal as unseal
+
+SCHEMA_VERSION: Final = "1.1"
 TRACE_SUFFIX: Final = ".kvtrace"
 UNLABELLED: Final = "unlabelled"
 """The workload of a request whose client gave none."""
@@ -40,18 +46,11 @@ DROPPED_FILE: Final = "dropped.jsonl"
 ROW_COLUMNS: Final = ("request", "position", "step", "sampling_id")
 
 StoredDtype = Literal["bfloat16", "float16", "float32"]
-RecordT = TypeVar("RecordT", bound="Record")
 
 
 def rank_directory(rank: int) -> str:
     """Return the directory name of one writer's store, `rank-N.zarr`."""
     return f"rank-{rank}.zarr"
-
-
-class Record(BaseModel):
-    """Base of all records. Unknown keys are ignored: a minor version may add some."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
 
 class ModelRecord(Record):
@@ -112,6 +111,11 @@ class TraceRecord(Record):
     model: ModelRecord
     engine: EngineRecord
     privacy: PrivacyRecord
+    line_commits: bool = False
+    """True: requests.jsonl and sampling.jsonl have a commit each (`kvtrace.trace.lines`). Without one, a cut
+    at a line's end goes unseen."""
+    repaired_from: str | None = None
+    """Digest of the trace that `inspect --repair` made this one from; repair.json says what was lost."""
 
 
 class LayerRecord(Record):
@@ -154,6 +158,8 @@ class RankRecord(Record):
     tp_rank: int = 0
     pp_rank: int = 0
     rows_per_chunk: int
+    line_commits: bool = False
+    """True: dropped.jsonl has a commit."""
     layers: tuple[LayerRecord, ...]
 
 
@@ -164,6 +170,10 @@ class ChunkCommit(Record):
     """Rows in use; the rest of a sealed partial chunk has request == UNUSED_ROW."""
     digest: str
     """SHA-256 (hex) over the previous digest and the CRC32C of this chunk's files, in `array_specs` order."""
+    crcs: str | None = None
+    """Those CRC32Cs, 8 hex digits each: every file can be told from any other. Since 1.1."""
+    lost: tuple[str, ...] = ()
+    """Arrays whose file of this chunk was damaged and left out by a repair: these values are absent."""
 
 
 class CommitRecord(Record):
@@ -171,11 +181,16 @@ class CommitRecord(Record):
 
     schema_version: str = SCHEMA_VERSION
     trace_id: str
+    rank: int | None = None
+    """Since 1.1."""
     chunks: tuple[ChunkCommit, ...] = ()
     closed: bool = False
     """True after an orderly shutdown; a trace without it may have lost its last rows."""
+    failure: str | None = None
+    """Why the writer stopped storing, where the disk still took it."""
     cost: dict[str, float] = Field(default_factory=dict)
-    """hook_s, write_s, raw_bytes, stored_bytes: what the capture itself took."""
+    """What the capture took: hook_s on the engine's thread, copy_s of it for copying rows out, write_s on the
+    writer's thread, in seconds; raw_bytes, stored_bytes."""
 
 
 class RequestRecord(Record):
@@ -194,9 +209,12 @@ class RequestRecord(Record):
     prompt_tokens: int
     output_tokens: int = 0
     computed_tokens: int = 0
-    """Positions [0, computed_tokens) have been through the model, `missing` ones excepted."""
+    """Positions [0, computed_tokens) have been through the model, or were found in the prefix cache."""
     missing: tuple[tuple[int, int], ...] = ()
-    """Half-open position ranges never computed here, such as prefix-cache hits."""
+    """Half-open position ranges that were not captured: never computed here (prefix-cache hits), or computed
+    while capture was switched off."""
+    switched_off: tuple[tuple[int, int], ...] = ()
+    """Those of `missing` that were computed while capture was switched off; none where it was not sampled."""
     preemptions: int = 0
     status: str
     """`running`, `stop`, `length`, `abort`, …: the engine's own finish reason."""
@@ -205,7 +223,7 @@ class RequestRecord(Record):
 
 
 class SamplingRecord(Record):
-    """One set of sampling rules."""
+    """One set of sampling rules, in force from `started_at` until the next record's."""
 
     sampling_id: int
     started_at: float
@@ -214,8 +232,9 @@ class SamplingRecord(Record):
     workloads: tuple[str, ...] | None = None
     position_stride: int = 16
     request_fraction: float = 1.0
+    """0: capture was switched off, and requests that arrived then are not recorded."""
     byte_budget: int | None = None
-    """Bytes of raw K and V per rank; None: no limit."""
+    """Bytes of raw K and V per rank while these rules are in force; None: no limit."""
 
 
 class DroppedRecord(Record):
@@ -223,7 +242,8 @@ class DroppedRecord(Record):
 
     request: int
     num_rows: int
-    reason: Literal["budget", "queue_full", "write_failed", "hook_failed"]
+    reason: Literal["budget", "queue_full", "write_failed", "hook_failed", "damaged"]
+    """damaged: stored, and left out by a repair."""
 
 
 class ArraySpec(Record):
@@ -264,32 +284,3 @@ def array_specs(rank: RankRecord) -> list[ArraySpec]:
         for tensor, head_dim in (("k", layer.head_dim_k), ("v", layer.head_dim_v))
     ]
     return columns + tensors
-
-
-def seal(record: Record, *, indent: int | None = None) -> str:
-    """Return the record as JSON with its checksum under `crc32c`.
-
-    The checksum is over the canonical form (sorted keys, no spaces, UTF-8), so indentation is free.
-    """
-    content = json.loads(record.model_dump_json())
-    content["crc32c"] = _checksum(content)
-    return json.dumps(content, indent=indent, allow_nan=False)
-
-
-def unseal(text: str | bytes, kind: type[RecordT]) -> RecordT:
-    """Parse a sealed JSON object.
-
-    Raises ValueError: no JSON object, a wrong or absent checksum, or a field that does not fit `kind`.
-    """
-    content = json.loads(text)
-    if not isinstance(content, dict):
-        raise ValueError("expected a JSON object")
-    found = content.pop("crc32c", None)
-    if found != _checksum(content):
-        raise ValueError(f"checksum is {found}, its content gives {_checksum(content)}")
-    return kind.model_validate(content)
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return f"{google_crc32c.value(canonical.encode()):08x}"

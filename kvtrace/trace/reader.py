@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from kvtrace.errors import EmptyTraceError, IntegrityError, NotATraceError, SchemaVersionError
 from kvtrace.trace.format import (
+    RANK_FILE,
     REQUESTS_FILE,
     SAMPLING_FILE,
     SCHEMA_VERSION,
@@ -20,17 +23,24 @@ from kvtrace.trace.format import (
     SamplingRecord,
     TraceRecord,
 )
-from kvtrace.trace.requests import read_requests, read_sampling, read_sealed
-from kvtrace.trace.store import COPY_AGAIN, RankStore, open_store
+from kvtrace.trace.repair_record import REPAIR_FILE, RepairRecord
+from kvtrace.trace.requests import (
+    COPY_OR_REPAIR,
+    read_covered,
+    read_lines_commit,
+    read_requests,
+    read_sampling,
+    read_sealed,
+)
+from kvtrace.trace.store import RankStore, open_store
 from kvtrace.trace.tokens import JoinedRows, Tokens, join_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
-    from kvtrace.trace.format import ArraySpec, StoredDtype
+    from kvtrace.trace.format import ArraySpec, CommitRecord, StoredDtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,8 @@ class Trace:
     layers: dict[int, MergedLayer]
     digest: str
     """SHA-256 over every record file and the commit digests: equal digests mean equal content."""
+    repair: RepairRecord | None = None
+    """What a repair lost; None for a trace as it was captured."""
 
     @property
     def name(self) -> str:
@@ -119,9 +131,16 @@ class Trace:
         return any(layer.has_fp8_cache for layer in self.layers.values())
 
     def block_refs(self) -> list[BlockRef]:
-        """List every stored block, in file order."""
+        """List every stored block, in file order; one that a repair left out is there, without rows."""
         return [
-            BlockRef(store, token_of_row, layer, "k" if tensor == "k" else "v", spec, chunk)
+            BlockRef(
+                store,
+                np.full_like(token_of_row, -1) if store.is_lost(spec, chunk) else token_of_row,
+                layer,
+                "k" if tensor == "k" else "v",
+                spec,
+                chunk,
+            )
             for store, token_of_row in zip(self.ranks, self.joined.token_of_row, strict=True)
             for chunk in range(store.num_chunks)
             for layer, tensor, spec in store.tensor_specs()
@@ -136,20 +155,23 @@ class Trace:
             yield ref.load()
 
 
-def open_trace(path: Path | str) -> Trace:
+def open_trace(path: Path | str, *, may_lack_tokens: bool = False) -> Trace:
     """Open the trace in directory `path`; tensors stay on disk.
 
+    may_lack_tokens: open it too if none of its committed rows counts, as after an early death of the engine.
     Raises NotATraceError, SchemaVersionError, IntegrityError, or EmptyTraceError (no committed row).
     """
     path = Path(path)
-    record = _read_trace_record(path)
-    requests, sampling = read_requests(path), read_sampling(path)
-    ranks = tuple(open_store(store) for store in _rank_directories(path, record))
+    record = read_trace_record(path)
+    requests = read_requests(path, committed=record.line_commits)
+    sampling = read_sampling(path, committed=record.line_commits)
+    repair = read_sealed(path / REPAIR_FILE, RepairRecord) if record.repaired_from else None
+    ranks = tuple(open_store(store) for store in _rank_directories(path, record, repair))
     for store in ranks:
         if store.rank.trace_id != record.trace_id:
             raise IntegrityError(
                 f"{store.path}: belongs to trace {store.rank.trace_id}, "
-                f"expected {record.trace_id}. {COPY_AGAIN}"
+                f"expected {record.trace_id}. {COPY_OR_REPAIR}"
             )
     if not any(chunk.num_rows for store in ranks for chunk in store.commit.chunks):
         raise EmptyTraceError(
@@ -157,10 +179,18 @@ def open_trace(path: Path | str) -> Trace:
             "and did it run longer than the flush interval or shut down in order?"
         )
     joined = join_ranks(ranks, requests)
-    return Trace(path, record, requests, sampling, ranks, joined, _merge_layers(ranks), _digest(path, ranks))
+    if not len(joined.tokens) and not may_lack_tokens:
+        raise EmptyTraceError(
+            f"{path}: none of its committed rows counts: requests have no record, or ended before them. "
+            "Did the engine die before it wrote its first requests?"
+        )
+    _check_sampling_ids(path, requests, sampling, joined.tokens)
+    digest = digest_of_records(path, record, [(store.path, store.commit) for store in ranks])
+    return Trace(path, record, requests, sampling, ranks, joined, _merge_layers(ranks), digest, repair)
 
 
-def _read_trace_record(path: Path) -> TraceRecord:
+def read_trace_record(path: Path) -> TraceRecord:
+    """Return `trace.json`. Raises NotATraceError, SchemaVersionError or IntegrityError."""
     file = path / TRACE_FILE
     if not file.is_file():
         raise NotATraceError(
@@ -188,10 +218,11 @@ def check_schema_version(file: Path, supported: str) -> None:
         )
 
 
-def _rank_directories(path: Path, record: TraceRecord) -> list[Path]:
+def _rank_directories(path: Path, record: TraceRecord, repair: RepairRecord | None) -> list[Path]:
     found = {int(p.name[5:-5]): p for p in path.glob("rank-*.zarr") if p.name[5:-5].isdecimal()}
     expected = range(record.engine.tensor_parallel_size * record.engine.pipeline_parallel_size)
-    missing = [f"rank-{rank}.zarr" for rank in expected if rank not in found]
+    lost = repair.lost_ranks if repair else ()
+    missing = [f"rank-{rank}.zarr" for rank in expected if rank not in found and rank not in lost]
     if missing:
         raise IntegrityError(
             f"{path}: {', '.join(missing)} missing; the engine ran on {len(expected)} ranks. "
@@ -236,11 +267,28 @@ def _per_head(scale: tuple[float, ...], layer: LayerRecord) -> tuple[float, ...]
     return scale * len(layer.kv_heads) if len(scale) == 1 else scale
 
 
-def _digest(path: Path, ranks: tuple[RankStore, ...]) -> str:
-    digest = hashlib.sha256()
-    for name in (TRACE_FILE, REQUESTS_FILE, SAMPLING_FILE):
-        digest.update((path / name).read_bytes())
-    for store in ranks:
-        digest.update(store.rank.model_dump_json().encode())
-        digest.update("".join(chunk.digest for chunk in store.commit.chunks).encode())
+def _check_sampling_ids(
+    path: Path, requests: dict[int, RequestRecord], sampling: dict[int, SamplingRecord], tokens: Tokens
+) -> None:
+    """The rules are recorded before a request or row refers to them: an unknown id means a lost line."""
+    used = {r.sampling_id for r in requests.values()} | set(np.unique(tokens.sampling_id).tolist())
+    if unknown := sorted(used - set(sampling)):
+        raise IntegrityError(
+            f"{path / SAMPLING_FILE}: lacks sampling rules {', '.join(map(str, unknown))}, which requests or "
+            f"rows refer to. {COPY_OR_REPAIR}"
+        )
+
+
+def digest_of_records(path: Path, record: TraceRecord, stores: Sequence[tuple[Path, CommitRecord]]) -> str:
+    """Return `Trace.digest`; of a damaged trace, over its files of lines as they are."""
+    digest = hashlib.sha256((path / TRACE_FILE).read_bytes())
+    for name in (REQUESTS_FILE, SAMPLING_FILE):
+        try:
+            commit = read_lines_commit(path / name, committed=record.line_commits)
+            digest.update(read_covered(path / name, commit))
+        except IntegrityError:
+            digest.update((path / name).read_bytes() if (path / name).is_file() else b"")
+    for store, commit_record in stores:
+        digest.update((store / RANK_FILE).read_bytes())
+        digest.update("".join(chunk.digest for chunk in commit_record.chunks).encode())
     return digest.hexdigest()

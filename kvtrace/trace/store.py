@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.errors import IntegrityError
-from kvtrace.trace.chunks import CRC_BYTES, array_metadata, chunk_crc, chunk_path, decode_chunk
+from kvtrace.trace.chunk_files import (
+    ChunkCrcs,
+    committed_crcs,
+    last_crc,
+    not_the_committed_one,
+    read_chunk_file,
+)
+from kvtrace.trace.chunks import array_metadata, chunk_path
 from kvtrace.trace.format import (
     COMMIT_FILE,
     RANK_FILE,
@@ -21,16 +27,15 @@ from kvtrace.trace.format import (
     LayerRecord,
     RankRecord,
     array_specs,
+    rank_directory,
 )
-from kvtrace.trace.requests import read_dropped, read_sealed
+from kvtrace.trace.requests import COPY_OR_REPAIR, read_dropped, read_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-COPY_AGAIN = "Copy the trace again from its host, or leave the trace out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class RankStore:
     """Request → reason → rows that this rank sampled and did not store."""
     rows: dict[str, NDArray[Any]]
     """The row columns, all committed chunks end to end: request, position, step, sampling_id."""
+    crcs: tuple[ChunkCrcs, ...]
+    """Per chunk, what its files must end with; empty where only a profile is left (before format 1.1)."""
 
     @property
     def num_chunks(self) -> int:
@@ -63,113 +70,111 @@ class RankStore:
                 for tensor in ("k", "v"):
                     yield layer, tensor, specs[f"layers/{layer.index:02d}/{tensor}"]
 
-    def read_chunk(self, spec: ArraySpec, chunk: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return one chunk as [rows_per_chunk, *row_shape]; in `out` if that is given.
+    def is_lost(self, spec: ArraySpec, chunk: int) -> bool:
+        """Return whether a repair left the array's chunk out: its values are absent."""
+        return spec.path in self.commit.chunks[chunk].lost
 
-        Raises IntegrityError: its file is missing, cut, or differs from its checksum.
+    @property
+    def has_values(self) -> NDArray[np.bool_]:
+        """Return, per stored row, whether any tensor has a value for it: False where a repair lost all."""
+        num_tensors = sum(1 for _ in self.tensor_specs())
+        known = [len(chunk.lost) < max(num_tensors, 1) for chunk in self.commit.chunks]
+        return np.repeat(np.array(known, dtype=bool), self.rank.rows_per_chunk)
+
+    def read_chunk(self, spec: ArraySpec, chunk: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return one chunk as [rows_per_chunk, *row_shape], in `out` if that is given; zeros where lost.
+
+        Raises IntegrityError: its file is missing, cut or damaged, or is not the committed one.
         """
-        return _read_chunk(self.path, spec, chunk, self.rank.rows_per_chunk, out)
+        size = self.rank.rows_per_chunk
+        if not self.is_lost(spec, chunk):
+            return read_chunk_file(self.path, spec, chunk, size, self._crc(spec, chunk), out)
+        values = np.empty((size, *spec.row_shape), dtype=spec.dtype) if out is None else out
+        values[...] = 0
+        return values
 
     def check(self) -> None:
         """Check, without reading the tensors, that every committed chunk is there and is the one committed.
 
-        The CRC32C that ends every chunk file goes into the digest of `commit.json`: a file that is missing,
-        cut or of another commit shows. A byte that flipped inside one shows only where it is read.
+        The CRC32C that ends every chunk file is compared with the committed one: a file that is missing, cut
+        or of another commit shows. A byte that flipped inside one shows only where it is read.
         Raises IntegrityError naming the file.
         """
-        previous = b""
-        for chunk, committed in enumerate(self.commit.chunks):
-            digest = hashlib.sha256(previous)
+        for chunk in range(self.num_chunks):
             for spec in array_specs(self.rank):
-                digest.update(_last_bytes(chunk_path(self.path, spec, chunk)))
-            if digest.hexdigest() != committed.digest:
-                self._verify_chunk(chunk)
-                raise IntegrityError(
-                    f"{self.path}: the files of row chunk {chunk} are not those that commit.json covers, "
-                    f"though each is sound: they belong to another trace or time. {COPY_AGAIN}"
-                )
-            previous = digest.digest()
+                if not self.is_lost(spec, chunk):
+                    path = chunk_path(self.path, spec, chunk)
+                    if last_crc(path) != self._crc(spec, chunk):
+                        self.read_chunk(spec, chunk)
+                        raise not_the_committed_one(path)
 
     def verify(self) -> None:
         """Reread and check everything. Raises IntegrityError naming the file."""
         for chunk in range(self.num_chunks):
-            self._verify_chunk(chunk)
+            for spec in array_specs(self.rank):
+                self.read_chunk(spec, chunk)
         self.check()
 
-    def _verify_chunk(self, chunk: int) -> None:
-        for spec in array_specs(self.rank):
-            self.read_chunk(spec, chunk)
+    def _crc(self, spec: ArraySpec, chunk: int) -> int | None:
+        return self.crcs[chunk][spec.path] if self.crcs else None
 
 
 def open_store(path: Path) -> RankStore:
     """Open one `rank-N.zarr`. Raises IntegrityError: a record, array or row chunk is missing or damaged."""
     rank = read_sealed(path / RANK_FILE, RankRecord)
     commit = read_sealed(path / COMMIT_FILE, CommitRecord)
-    if commit.trace_id != rank.trace_id:
-        raise IntegrityError(
-            f"{path / COMMIT_FILE}: belongs to trace {commit.trace_id}, "
-            f"expected {rank.trace_id}. {COPY_AGAIN}"
-        )
+    check_identity(path, rank, commit)
     for spec in array_specs(rank):
-        _check_metadata(path, spec, rank, len(commit.chunks))
-    specs = {spec.path: spec for spec in array_specs(rank)}
+        check_metadata(path, spec, rank, len(commit.chunks))
+    crcs = committed_crcs(path, rank, commit)
     rows = {
-        name: _read_column(path, specs[f"rows/kv/{name}"], rank.rows_per_chunk, len(commit.chunks))
-        for name in ROW_COLUMNS
+        name: _read_column(path, f"rows/kv/{name}", rank, crcs, len(commit.chunks)) for name in ROW_COLUMNS
     }
     _check_row_counts(path, rows["request"], rank, commit)
-    return RankStore(path, rank, commit, read_dropped(path), rows)
+    return RankStore(path, rank, commit, read_dropped(path, committed=rank.line_commits), rows, crcs)
 
 
-def _read_column(path: Path, spec: ArraySpec, rows_per_chunk: int, num_chunks: int) -> NDArray[Any]:
-    chunks = [_read_chunk(path, spec, chunk, rows_per_chunk) for chunk in range(num_chunks)]
+def check_identity(path: Path, rank: RankRecord, commit: CommitRecord) -> None:
+    """Raise IntegrityError if a record of this `rank-N.zarr` is another rank's, or another trace's."""
+    if path.name != rank_directory(rank.rank):
+        raise IntegrityError(f"{path / RANK_FILE}: is rank {rank.rank}'s. {COPY_OR_REPAIR}")
+    if commit.trace_id != rank.trace_id or commit.rank not in (None, rank.rank):
+        raise IntegrityError(
+            f"{path / COMMIT_FILE}: belongs to rank {commit.rank} of trace {commit.trace_id}, expected rank "
+            f"{rank.rank} of {rank.trace_id}. {COPY_OR_REPAIR}"
+        )
+
+
+def _read_column(
+    store: Path, name: str, rank: RankRecord, crcs: tuple[ChunkCrcs, ...], num_chunks: int
+) -> NDArray[Any]:
+    spec = next(spec for spec in array_specs(rank) if spec.path == name)
+    chunks = [
+        read_chunk_file(store, spec, chunk, rank.rows_per_chunk, crcs[chunk][name] if crcs else None)
+        for chunk in range(num_chunks)
+    ]
     return np.concatenate(chunks) if chunks else np.empty(0, dtype=spec.dtype)
 
 
-def _read_chunk(
-    store: Path, spec: ArraySpec, chunk: int, rows_per_chunk: int, out: NDArray[Any] | None = None
-) -> NDArray[Any]:
-    path = chunk_path(store, spec, chunk)
-    try:
-        return decode_chunk(path.read_bytes(), spec, rows_per_chunk, out)
-    except FileNotFoundError as error:
-        raise IntegrityError(f"{path}: is missing, though commit.json covers it. {COPY_AGAIN}") from error
-    except OSError as error:
-        raise IntegrityError(f"{path}: cannot be read ({error.strerror}). {COPY_AGAIN}") from error
-    except ValueError as error:
-        raise IntegrityError(f"{path}: is damaged: {error}. {COPY_AGAIN}") from error
-
-
-def _last_bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(-CRC_BYTES, 2)
-            return chunk_crc(file.read(CRC_BYTES)).to_bytes(CRC_BYTES, "little")
-    except FileNotFoundError as error:
-        raise IntegrityError(f"{path}: is missing, though commit.json covers it. {COPY_AGAIN}") from error
-    except OSError as error:
-        raise IntegrityError(f"{path}: is cut or cannot be read. {COPY_AGAIN}") from error
-
-
-def _check_metadata(store: Path, spec: ArraySpec, rank: RankRecord, num_chunks: int) -> None:
+def check_metadata(store: Path, spec: ArraySpec, rank: RankRecord, num_chunks: int) -> None:
     """Check that `zarr.json` says what kvtrace reads, so that plain zarr and kvtrace never disagree."""
     path = store / spec.path / "zarr.json"
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise IntegrityError(f"{path}: is missing or damaged. {COPY_AGAIN}") from error
+        num_rows = found["shape"][0]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise IntegrityError(f"{path}: is missing or damaged. {COPY_OR_REPAIR}") from error
     expected = array_metadata(spec, num_chunks * rank.rows_per_chunk, rank.rows_per_chunk)
-    num_rows = found["shape"][0] if isinstance(found, dict) and found.get("shape") else -1
     # A death between the arrays' growth and the commit leaves more rows than are committed.
     if not isinstance(num_rows, int) or num_rows < expected["shape"][0]:
         raise IntegrityError(
-            f"{path}: has {num_rows} rows, commit.json covers {expected['shape'][0]}. {COPY_AGAIN}"
+            f"{path}: has {num_rows} rows, commit.json covers {expected['shape'][0]}. {COPY_OR_REPAIR}"
         )
     expected["shape"][0] = num_rows
     differing = sorted(key for key in expected if found.get(key) != expected[key])
     if differing:
         raise IntegrityError(
-            f"{path}: {', '.join(differing)} differ from what rank.json implies. {COPY_AGAIN}"
+            f"{path}: {', '.join(differing)} differ from what rank.json implies. {COPY_OR_REPAIR}"
         )
 
 
@@ -180,5 +185,5 @@ def _check_row_counts(path: Path, request: NDArray[np.int32], rank: RankRecord, 
         if used != committed.num_rows:
             raise IntegrityError(
                 f"{path}: row chunk {chunk} uses {used} rows, "
-                f"commit.json says {committed.num_rows}. {COPY_AGAIN}"
+                f"commit.json says {committed.num_rows}. {COPY_OR_REPAIR}"
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.trace.format import (
+    REQUESTS_FILE,
     EngineRecord,
     ModelRecord,
     PrivacyRecord,
@@ -15,6 +16,9 @@ from kvtrace.trace.format import (
     RequestRecord,
     SamplingRecord,
 )
+from kvtrace.trace.profile_check import verify_profiles
+from kvtrace.trace.repair_record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.trace.requests import read_lines_commit
 from kvtrace.trace.strata import PHASES
 
 if TYPE_CHECKING:
@@ -55,7 +59,9 @@ class Completeness(Record):
     num_dropped: int
     """Rows lost on purpose or by a fault, summed over ranks."""
     num_missing_positions: int
-    """Positions never computed here (prefix-cache hits), sampled or not."""
+    """Positions that were not captured, on the sampling grid or not: prefix-cache hits, and the next."""
+    num_switched_off_positions: int
+    """Those of them that were computed while capture was switched off."""
     num_requests_with_missing: int
     num_unfinished_requests: int
     """Sampled requests without an end record: how much of them is missing is not known."""
@@ -89,8 +95,14 @@ class TraceSummary(Record):
     num_chunks: int
     closed: bool
     """Every rank was shut down in order."""
+    writer_failures: tuple[str, ...] = ()
+    """Why writers stopped storing, one text for each rank that did."""
+    num_lost_lines: int = 0
+    """Records of requests that could not be written."""
+    repair: RepairRecord | None = None
+    """What a repair lost, where this is a repaired trace."""
     cost: dict[str, float]
-    """Summed over ranks: hook_s, write_s in seconds, raw_bytes, stored_bytes."""
+    """Summed over ranks: hook_s, copy_s (part of it), write_s in seconds, raw_bytes, stored_bytes."""
     reread: bool
     """True after --verify: every tensor was read and checked; else presence and checksums were."""
 
@@ -103,6 +115,9 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
     """
     for store in trace.ranks:
         store.verify() if verify else store.check()
+    if verify:
+        verify_profiles(trace.path, trace.digest)
+    lines = read_lines_commit(trace.path / REQUESTS_FILE, committed=trace.record.line_commits)
     cost: Counter[str] = Counter()
     for store in trace.ranks:
         cost.update(store.commit.cost)
@@ -137,6 +152,9 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
         num_ranks=len(trace.ranks),
         num_chunks=sum(store.num_chunks for store in trace.ranks),
         closed=all(store.commit.closed for store in trace.ranks),
+        writer_failures=tuple(store.commit.failure for store in trace.ranks if store.commit.failure),
+        num_lost_lines=lines.num_lost if lines else 0,
+        repair=trace.repair,
         cost=dict(cost),
         reread=verify,
     )
@@ -200,6 +218,7 @@ def _completeness(trace: Trace) -> Completeness:
         num_stored=int(np.isin(trace.tokens.request, numbers).sum()),
         num_dropped=by_reason.total(),
         num_missing_positions=sum(stop - start for r in sampled for start, stop in r.missing),
+        num_switched_off_positions=sum(stop - start for r in sampled for start, stop in r.switched_off),
         num_requests_with_missing=sum(bool(request.missing) for request in sampled),
         num_unfinished_requests=len(sampled) - len(finished),
         dropped_by_reason=dict(by_reason),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
+from kvtrace.trace.repair_text import loss_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +93,9 @@ def _sampling_lines(rules: tuple[SamplingRecord, ...]) -> Iterator[str]:
             "all workloads" if rule.workloads is None else ", ".join(plain(w, 20) for w in rule.workloads)
         )
         budget = "" if rule.byte_budget is None else f", at most {rule.byte_budget / 1e6:,.0f} MB a rank"
+        if not rule.request_fraction:
+            yield f"sampling  #{rule.sampling_id}: switched off"
+            continue
         yield (
             f"sampling  #{rule.sampling_id}: 1 in {rule.position_stride} positions of "
             f"{rule.request_fraction:.0%} of requests, {layers},"
@@ -138,9 +142,11 @@ def _completeness_lines(found: Completeness) -> Iterator[str]:
     notes = [
         (found.num_dropped, f"rows dropped, over all ranks ({reasons})"),
         (
-            found.num_missing_positions,
-            f"positions never computed here (prefix cache), in {found.num_requests_with_missing:,} requests",
+            found.num_missing_positions - found.num_switched_off_positions,
+            "positions never computed here (prefix cache)",
         ),
+        (found.num_switched_off_positions, "positions computed while capture was switched off"),
+        (found.num_requests_with_missing, "requests captured only in part, for these reasons"),
         (found.num_unfinished_requests, "sampled requests without an end record"),
         (found.num_superseded, "rows superseded by a later write of the same position"),
         (found.num_unknown_request, "rows whose request has no record; not used"),
@@ -162,10 +168,18 @@ def _integrity_lines(summary: TraceSummary) -> Iterator[str]:
         f"          {summary.num_ranks} rank(s), {summary.num_chunks} row chunk(s), "
         + ("closed in order" if summary.closed else "NOT closed in order: the last rows may be lost")
     )
+    for failure in summary.writer_failures:
+        yield f"          a writer stopped storing: {plain(failure, 200)}"
+    if summary.num_lost_lines:
+        yield f"          {summary.num_lost_lines:,} records of requests could not be written"
+    if summary.repair:
+        yield f"repaired  from the trace with digest {summary.repair.from_digest[:16]}…; lost:"
+        yield from (f"          {line}" for line in loss_lines(summary.repair))
     cost = summary.cost
     if cost.get("raw_bytes"):
+        copies = f" ({cost['copy_s']:.2f} s of it copies)" if "copy_s" in cost else ""
         yield (
             f"          {cost['raw_bytes'] / 1e6:,.1f} MB of K, V in {cost['stored_bytes'] / 1e6:,.1f} MB; "
-            f"hook {cost['hook_s']:.2f} s, write {cost['write_s']:.2f} s"
+            f"hook {cost['hook_s']:.2f} s{copies}, write {cost['write_s']:.2f} s"
         )
     yield f"          digest {summary.digest[:16]}…"

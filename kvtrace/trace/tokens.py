@@ -63,7 +63,7 @@ def join_ranks(stores: tuple[RankStore, ...], requests: dict[int, RequestRecord]
         unknown += int((used & ~is_known).sum())
         beyond += int((is_known & ~in_request).sum())
         superseded += int((in_request & ~last).sum())
-        kept.append(last)
+        kept.append(last & store.has_values)
 
     keys = [_token_key(store.rows) for store in stores]
     selected = [key[keep] for key, keep in zip(keys, kept, strict=True)]

@@ -14,6 +14,7 @@ import os
 import platform
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,8 @@ from timing import median_seconds, once  # noqa: E402
 
 from kvtrace.evaluation import from_scales  # noqa: E402
 from kvtrace.evaluation.apply import apply_candidate  # noqa: E402
-from kvtrace.evaluation.profiled import replay_profile  # noqa: E402
 from kvtrace.evaluation.direct import as_tensor  # noqa: E402
+from kvtrace.evaluation.profiled import replay_profile  # noqa: E402
 from kvtrace.evaluation.reading import read_blocks  # noqa: E402
 from kvtrace.profile.build import profile_tensors  # noqa: E402
 from kvtrace.profile.store import write_profile  # noqa: E402
@@ -62,12 +63,14 @@ def bench(trace: Trace, max_values: int, repeats: int, *, repeated: bool) -> Non
     profile = median_seconds(lambda: drain(profile_tensors(trace, cells, CPU)), repeats)
     print(f"\nread only       {read:8.2f} s  {read / num_values * 1e9:6.2f} ns a value")
     print(f"read + profile  {profile:8.2f} s  {profile / num_values * 1e9:6.2f} ns a value")
-    ours = evaluate(trace, profile, repeats)
+    later = evaluate(trace, repeats, num_values)
+    ours = [profile + seconds for seconds in later]
     sample = some_values(trace, max_values)
     scales = np.random.default_rng(0).uniform(0.2, 2.0, 10) * float(sample.abs().max()) / 448
     print(f"\n{'seconds for N candidates, read included':44s}" + "".join(f"{n:>12,}" for n in CANDIDATES))
-    print(f"{'kvtrace, first replay (profile made)':44s}" + row(ours))
-    print(f"{'kvtrace, later replay (no tensor read)':44s}" + row([t - profile for t in ours]))
+    print(f"{'kvtrace, first replay (read + profile + that)':44s}" + row(ours))
+    print(f"{'kvtrace, later replay (over the kept profile)':44s}" + row(later))
+    print("tables of a run are written by none of them")
     print(f"alternatives on {len(sample) / 1e6:.0f} M values at N = 1 and 10; * = extrapolated linearly")
     factor = num_values / len(sample)
     for name, prepare in ALTERNATIVES.items():
@@ -76,8 +79,7 @@ def bench(trace: Trace, max_values: int, repeats: int, *, repeated: bool) -> Non
         except UnavailableError as error:
             print(f"{name:44s} not run: {error}")
             continue
-        times = max(3, repeats - 2)
-        one, ten = (median_seconds(lambda n=n, run=run: run(scales[:n]), times) for n in (1, 10))
+        one, ten = (median_seconds(lambda n=n, run=run: run(scales[:n]), repeats) for n in (1, 10))
         each = (ten - one) / 9
         seconds = [read + (one + each * (n - 1)) * factor for n in CANDIDATES]
         ratios = [theirs / own for theirs, own in zip(seconds, ours, strict=True)]
@@ -117,32 +119,40 @@ def drain(items: object) -> None:
         pass
 
 
-def evaluate(trace: Trace, profile_seconds: float, repeats: int) -> list[float]:
-    """Seconds for a first replay of N candidates: profile made and kept, then evaluated."""
+def evaluate(trace: Trace, repeats: int, num_values: int) -> list[float]:
+    """Seconds to evaluate N candidates over a kept profile, and what of the files that reads."""
     cells = find_cells(trace)
     with tempfile.TemporaryDirectory(prefix="kvtrace-bench-") as scratch:
+        start = time.perf_counter()
         stored = write_profile(trace, cells, profile_tensors(trace, cells, CPU), Path(scratch) / "profile")
+        print(f"and kept        {time.perf_counter() - start:8.2f} s, once")
         random = np.random.default_rng(0)
         keys = [(n, head, t) for n, layer in trace.layers.items() for head in layer.kv_heads for t in "kv"]
-        seconds = []
+        applied = []
+        for i in range(max(CANDIDATES)):
+            scales = 10 / 448 * 2 ** random.uniform(-2, 3, len(keys))
+            candidate = from_scales(str(i), dict(zip(keys, scales.tolist(), strict=True)))
+            applied.append((candidate.setup, apply_candidate(candidate, trace)))
+        seconds, before = [], bytes_read()
         for number in CANDIDATES:
-            applied = []
-            for i in range(number):
-                scales = dict(
-                    zip(keys, (10 / 448 * 2 ** random.uniform(-2, 3, len(keys))).tolist(), strict=True)
-                )
-                candidate = from_scales(str(i), scales)
-                applied.append((candidate.setup, apply_candidate(candidate, trace)))
-            times = repeats if number < 1_000 else min(3, repeats)
+            chosen = applied[:number]
             seconds.append(
-                median_seconds(lambda a=applied: drain(replay_profile(stored, cells, a, CPU)), times)
+                median_seconds(lambda a=chosen: drain(replay_profile(stored, cells, a, CPU)), repeats)
             )
+        a_time = (bytes_read() - before) / (len(CANDIDATES) * (repeats + 1))
     print(
         "evaluation of a ready profile: "
         + ", ".join(f"{n:,}: {s:.2f} s" for n, s in zip(CANDIDATES, seconds, strict=True))
     )
     print(f"each further candidate: {(seconds[-1] - seconds[0]) / (CANDIDATES[-1] - 1) * 1e3:.2f} ms")
-    return [profile_seconds + s for s in seconds]
+    print(f"files read a time: {a_time / 1e6:.1f} MB; the tensors hold {num_values * 2 / 1e6:,.0f} MB")
+    return seconds
+
+
+def bytes_read() -> int:
+    """What this process has read from files, pages in memory included."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["rchar"])
 
 
 def some_values(trace: Trace, max_values: int) -> torch.Tensor:

@@ -33,8 +33,9 @@ def repeat_sample(path: Path, num_bytes: int, source: Path = SAMPLE) -> Path:
         tensors[key][block.row] = block.values
     copies = -(-num_bytes // sum(values.nbytes for values in tensors.values()))
     path.mkdir(parents=True)
-    for name in (TRACE_FILE, SAMPLING_FILE):
-        shutil.copy(source / name, path / name)
+    record = trace.record.model_copy(update={"line_commits": False})  # the lines here are written without
+    (path / TRACE_FILE).write_text(seal(record))
+    shutil.copy(source / SAMPLING_FILE, path / SAMPLING_FILE)
     stride = max(trace.requests) + 1
     requests = [
         record.model_copy(update={"request": copy * stride + record.request})

@@ -34,7 +34,7 @@ def test_a_full_disk_is_logged_once_and_lost_lines_are_counted(
 ) -> None:
     journal = Journal(tmp_path / "lines")
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, journal._descriptor)
+    os.dup2(full, journal._file._descriptor)
     os.close(full)
     with caplog.at_level(logging.ERROR):
         journal.append("a")

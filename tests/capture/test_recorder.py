@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from kvtrace_capture.recorder import HookedLayer, StepRecorder
+from kvtrace_capture.gathered_rows import HookedLayer
+from kvtrace_capture.recorder import StepRecorder
 from kvtrace_capture.step_plan import PlannedRequest, StepPlan
 from kvtrace_capture.writer import TraceWriter
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 HEADS, DIM, BLOCK = 2, 4, 16
 NAMES = ("layers.0", "layers.1")
+ROW_BYTES = len(NAMES) * 2 * HEADS * DIM * 2
 
 
 class Worker:
@@ -78,13 +80,13 @@ class Worker:
         return [(d.request, d.num_rows, d.reason) for d in (unseal(x, DroppedRecord) for x in lines)]
 
 
-def plan(*requests: tuple[int, int, int, int], may_fall_short: bool = False) -> StepPlan:
+def plan(*requests: tuple[int, int, int, int], may_fall_short: bool = False, **rules: Any) -> StepPlan:
     """Return a plan by request: (number, first, end, block), one block long, every position."""
     planned = tuple(
         PlannedRequest(number, 0, first, end, 1, ((first // BLOCK, (block,)),))
         for number, first, end, block in requests
     )
-    return StepPlan(0, planned, may_fall_short)
+    return StepPlan(0, planned, may_fall_short, **rules)
 
 
 def test_planned_rows_are_stored_bit_for_bit_though_the_engine_reuses_its_buffers(tmp_path: Path) -> None:
@@ -166,13 +168,23 @@ def test_layers_of_two_groups_are_found_by_the_slots_of_each(tmp_path: Path) -> 
 
 
 def test_once_the_byte_budget_is_spent_no_smaller_step_slips_in(tmp_path: Path) -> None:
-    row_bytes = 2 * 2 * HEADS * DIM * 2
-    worker = Worker(tmp_path, byte_budget=4 * row_bytes)
-    worker.step(plan((0, 0, 3, 5)), [5 * BLOCK + n for n in range(3)])
-    worker.step(plan((1, 0, 2, 6)), [6 * BLOCK, 6 * BLOCK + 1])
-    worker.step(plan((2, 0, 1, 7)), [7 * BLOCK])
+    budget: Any = {"byte_budget": 4 * ROW_BYTES}
+    worker = Worker(tmp_path)
+    worker.step(plan((0, 0, 3, 5), **budget), [5 * BLOCK + n for n in range(3)])
+    worker.step(plan((1, 0, 2, 6), **budget), [6 * BLOCK, 6 * BLOCK + 1])
+    worker.step(plan((2, 0, 1, 7), **budget), [7 * BLOCK])
     assert worker.rows() == [(0, 0), (0, 1), (0, 2)]
     assert worker.dropped() == [(1, 2, "budget"), (2, 1, "budget")]
+
+
+def test_new_rules_bring_a_new_byte_budget(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.step(plan((0, 0, 2, 5), byte_budget=ROW_BYTES), [5 * BLOCK, 5 * BLOCK + 1])
+    worker.step(plan((1, 0, 1, 6), byte_budget=ROW_BYTES, sampling_id=1), [6 * BLOCK])
+    worker.step(plan((2, 0, 1, 7), byte_budget=ROW_BYTES, sampling_id=1), [7 * BLOCK])
+    worker.step(plan((3, 0, 1, 8), sampling_id=2), [8 * BLOCK])
+    assert worker.rows() == [(1, 0), (3, 0)]
+    assert worker.dropped() == [(0, 2, "budget"), (2, 1, "budget")]
 
 
 def test_a_full_queue_drops_rows_and_counts_them(tmp_path: Path) -> None:

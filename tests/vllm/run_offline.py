@@ -62,7 +62,8 @@ def look_around(worker: Any = None) -> dict[str, Any]:
     wrapped = []
     if worker is not None:
         layers = worker.vllm_config.compilation_config.static_forward_context
-        wrapped = [name for name, layer in layers.items() if "do_kv_cache_update" in vars(layer.impl)]
+        impls = {name: layer.impl for name, layer in layers.items() if hasattr(layer, "impl")}
+        wrapped = [name for name, impl in impls.items() if "do_kv_cache_update" in vars(impl)]
     return {
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "modules": sorted(name for name in sys.modules if name.startswith("kvtrace")),

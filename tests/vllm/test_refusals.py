@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from vllm_checkpoints import write_tiny_mla_model
@@ -42,3 +43,48 @@ def test_a_layer_that_the_model_does_not_have_stops_the_start_up(tmp_path: Path,
     finished = run_offline(tmp_path, model, engine, [], **ONE_PROCESS)
     assert finished.returncode != 0
     assert "layers [30] are to be captured; the model has [0, 1, 2" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            {"decode_context_parallel_size": 2, "tensor_parallel_size": 2},
+            "decode_context_parallel_size > 1: slots are split over ranks",
+        ),
+        (
+            {"prefill_context_parallel_size": 2},
+            "prefill_context_parallel_size > 1: slots are split over ranks",
+        ),
+        ({"enable_dbo": True}, "with micro-batching"),
+        ({"ubatch_size": 2}, "with micro-batching"),
+        ({"fuse_rope_kvcache": True}, "with pass_config.fuse_rope_kvcache: it fuses the cache write"),
+        ({"fuse_qk_norm_rope_kvcache": True}, "with pass_config.fuse_qk_norm_rope_kvcache: it fuses"),
+        ({"method": "draft_model"}, "speculative method 'draft_model': its draft model has attention layers"),
+        ({"method": "eagle"}, "speculative method 'eagle'"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_options_that_lead_cache_writes_past_the_hook_are_refused(
+    options: dict[str, Any], reason: str
+) -> None:
+    """The configuration objects are vLLM's own, so an option that it renames fails here."""
+    from kvtrace_capture.hooks import UnsupportedEngineError, refuse_unsupported
+    from vllm.config import ParallelConfig
+    from vllm.config.compilation import PassConfig
+
+    parallel = {key: value for key, value in options.items() if hasattr(ParallelConfig, key)}
+    passes = PassConfig()
+    fused = {key for key in options if hasattr(passes, key)}
+    for key in fused:
+        setattr(passes, key, True)  # vLLM's own check takes it back where there is no ROCm
+    method = options.get("method")
+    assert set(options) == {*parallel, *fused, *({"method"} if method else ())}
+    config = SimpleNamespace(
+        parallel_config=ParallelConfig(**parallel),
+        compilation_config=SimpleNamespace(pass_config=passes),
+        speculative_config=SimpleNamespace(method=method) if method else None,
+    )
+    with pytest.raises(UnsupportedEngineError) as refused:
+        refuse_unsupported(config)
+    assert reason in str(refused.value)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kvtrace_capture.privacy import hash_client_id
-from vllm_engines import ENVIRONMENT, START_TIMEOUT_S, StoredTrace, connector, only_trace
+from vllm_engines import ENVIRONMENT, StoredTrace, connector, only_trace
 from vllm_prompts import CODE
+from vllm_server import free_port, wait_until_healthy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,25 +58,6 @@ def call(
     else:
         usage = post(port, "/v1/completions", {**common, "prompt": text})["usage"]
     return usage
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_until_healthy(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the server ended before it was healthy"
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.5)
-    raise TimeoutError("the server did not become healthy")
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_of
 from vllm_reference import distances_from_fp32
 
 from kvtrace.trace.reader import open_trace
+from kvtrace.trace.strata import DECODE, PREFILL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,12 +87,40 @@ def test_layers_with_a_sliding_window_are_captured_beside_full_ones(tmp_path: Pa
 
 
 @pytest.mark.vllm_full
+def test_the_attention_layers_of_a_hybrid_model_are_captured_and_the_others_named(tmp_path: Path) -> None:
+    model, trace, outputs = capture(tmp_path, "lfm2", [prompts(3, 300, 8)], {}, **ONE_PROCESS)
+    assert [layer["index"] for layer in trace.layers] == [1, 3]
+    settings = json.loads((trace.path / "trace.json").read_text())["engine"]["settings"]
+    assert settings["layers_without_kv"] == ["model.layers.0.short_conv", "model.layers.2.short_conv"]
+    check_complete_and_right(model, trace, outputs)
+
+
+@pytest.mark.vllm_full
+def test_an_e5m2_cache_is_captured_before_its_rounding(tmp_path: Path) -> None:
+    engine = {"kv_cache_dtype": "fp8_e5m2"}
+    model, trace, outputs = capture(tmp_path, "llama", [prompts(3, 200, 8)], engine, **ONE_PROCESS)
+    assert {layer["kv_cache_dtype"] for layer in trace.layers} == {"fp8_e5m2"}
+    assert {tuple(layer["k_scale"] + layer["v_scale"]) for layer in trace.layers} == {(1.0, 1.0)}
+    distances = distances_from_fp32(model, trace, dict(enumerate(outputs)), e5m2=True)
+    ratio = distances[..., 0] / distances[..., 1]
+    print("captured / bf16 distance from fp32, [layer, k or v]:", np.round(ratio, 3).tolist())
+    assert ratio.max() <= 1.1
+
+
+@pytest.mark.vllm_full
 def test_preempted_requests_are_stored_with_their_last_write(tmp_path: Path) -> None:
     engine = {"num_gpu_blocks_override": 6, "max_model_len": 384}
     model, trace, outputs = capture(tmp_path, "llama", [prompts(4, 120, 150)], engine, **ONE_PROCESS)
     assert sum(record["preemptions"] for record in trace.requests.values()) > 0
     assert len(trace.tokens) > len(set(trace.tokens))
     check_complete_and_right(model, trace, outputs)
+    # A resumed request is prefilled again up to where it was; what was generated stays decode.
+    tokens = open_trace(trace.path).tokens
+    prompt_tokens = np.array(
+        [trace.requests[request]["prompt_tokens"] for request in tokens.request.tolist()]
+    )
+    assert (tokens.phase == np.where(tokens.position < prompt_tokens, PREFILL, DECODE)).all()
+    assert (tokens.phase == DECODE).sum() == sum(len(output["output"]) - 1 for output in outputs)
 
 
 @pytest.mark.vllm_full

@@ -1,0 +1,76 @@
+"""The sizes of a model's KV cache, given or read from its config.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_BYTES_OF_DTYPE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Attention layers with K and V of their own, and what each token adds to them."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str = "bfloat16"
+    """Of the captured values, which is the model's and not the cache's."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Return 2 × layers × KV heads × head_dim × bytes of a value."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * _BYTES_OF_DTYPE[self.dtype]
+
+
+def read_model_shape(model: Path) -> ModelShape:
+    """Return the shape that a checkpoint's config.json declares; models of text and images: of the text part.
+
+    Raises InputError: there is no readable config.json, it lacks a size, or its cache holds latents (MLA).
+    """
+    path = model / "config.json" if model.is_dir() else model
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); expected a model's config.json"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no JSON ({error}); expected a model's config.json") from error
+    text = config.get("text_config", config) if isinstance(config, dict) else None
+    if not isinstance(text, dict):
+        raise InputError(f"{path}: expected a JSON object with the model's sizes")
+    if text.get("kv_lora_rank") is not None:
+        raise InputError(
+            f"{path}: this model caches latents (MLA), not K and V per head; it cannot be captured"
+        )
+    heads = _size(text, path, "num_attention_heads")
+    return ModelShape(
+        num_layers=_size(text, path, "num_hidden_layers"),
+        num_kv_heads=_size(text, path, "num_key_value_heads") if "num_key_value_heads" in text else heads,
+        head_dim=_size(text, path, "head_dim")
+        if text.get("head_dim") is not None
+        else _size(text, path, "hidden_size") // heads,
+        dtype=_dtype(text, path),
+    )
+
+
+def _size(config: dict[str, Any], path: Path, name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{path}: {name} is {value!r}, expected a number above 0; give the sizes as options")
+    return value
+
+
+def _dtype(config: dict[str, Any], path: Path) -> str:
+    dtype = config.get("dtype", config.get("torch_dtype")) or "bfloat16"
+    if dtype not in _BYTES_OF_DTYPE:
+        raise InputError(f"{path}: dtype is {dtype!r}, expected {', '.join(_BYTES_OF_DTYPE)}; give --dtype")
+    return str(dtype)

@@ -1,0 +1,108 @@
+"""A file of labelled prompts: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.errors import InputError
+from kvtrace.plain_text import plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYS: Final = ("prompt", "messages", "workload", "id", "max_tokens")
+_MOST_NAMED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request to come; either `prompt` or `messages` is given."""
+
+    line: int
+    workload: str
+    prompt: str | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
+    max_tokens: int | None = None
+    """None: what the command line says."""
+    id: str | None = None
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Return the prompts of a file, in order; empty lines are passed over.
+
+    Raises InputError: the file cannot be read or holds no prompt, or lines are bad: by number, with what was
+    expected.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    prompts, faults = [], []
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            prompts.append(_prompt(number, line))
+        except ValueError as error:
+            faults.append(f"line {number}: {error}")
+    if faults:
+        named = "; ".join(faults[:_MOST_NAMED])
+        more = f"; and {len(faults) - _MOST_NAMED:,} more lines" if len(faults) > _MOST_NAMED else ""
+        raise InputError(f"{path}: {named}{more}")
+    if not prompts:
+        raise InputError(
+            f'{path}: holds no prompt; expected lines such as {{"prompt": "…", "workload": "chat"}}'
+        )
+    return prompts
+
+
+def _prompt(number: int, line: bytes) -> Prompt:
+    try:
+        fields = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise ValueError("is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON ({error.msg} at column {error.colno})") from error
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("has half of a surrogate pair, which is no text") from error
+    if not isinstance(fields, dict):
+        raise ValueError('is no JSON object, expected {"prompt": …, "workload": …}')
+    unknown = [plain(key) for key in fields if key not in KEYS]
+    if unknown:
+        raise ValueError(f"has {', '.join(unknown)}; known are {', '.join(KEYS)}")
+    if ("prompt" in fields) == ("messages" in fields):
+        raise ValueError('needs either "prompt" or "messages"')
+    messages = fields.get("messages")
+    max_tokens = fields.get("max_tokens")
+    if max_tokens is not None and (not isinstance(max_tokens, int) or isinstance(max_tokens, bool)):
+        raise ValueError(f"max_tokens is {plain(repr(max_tokens))}, expected a number above 0")
+    if max_tokens is not None and max_tokens < 1:
+        raise ValueError(f"max_tokens is {max_tokens}, expected a number above 0")
+    return Prompt(
+        line=number,
+        workload=_text(fields, "workload"),
+        prompt=_text(fields, "prompt") if "prompt" in fields else None,
+        messages=_messages(messages) if messages is not None else None,
+        max_tokens=max_tokens,
+        id=_text(fields, "id") if "id" in fields else None,
+    )
+
+
+def _text(fields: dict[str, Any], key: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{key} is {plain(repr(value))}, expected a text that is not empty")
+    return value
+
+
+def _messages(messages: Any) -> tuple[dict[str, Any], ...]:
+    is_list = isinstance(messages, list) and messages
+    if not is_list or any(not isinstance(m, dict) or not {"role", "content"} <= m.keys() for m in messages):
+        raise ValueError('messages is expected to be a list of {"role": …, "content": …}')
+    return tuple(messages)

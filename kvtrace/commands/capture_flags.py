@@ -1,0 +1,80 @@
+"""`kvtrace capture flags`: the arguments of a server that captures, and a labelled call to it."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
+from typing import Annotated
+
+import typer
+
+from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the annotations
+    BYTE_BUDGET,
+    LAYERS,
+    POSITION_STRIDE,
+    REQUEST_FRACTION,
+)
+from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, TextFormat, chosen_format
+
+
+def capture_flags(
+    model: Annotated[str, typer.Option("--model", help="As vllm serve takes it.", show_default=False)],
+    directory: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder for traces; one a start of an engine.", show_default=False
+        ),
+    ],
+    position_stride: POSITION_STRIDE = 16,
+    request_fraction: REQUEST_FRACTION = 1.0,
+    layers: LAYERS = None,
+    byte_budget: BYTE_BUDGET = None,
+    only_workload: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only-workload",
+            help="Sample only requests with this label; repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
+    off: Annotated[
+        bool, typer.Option("--off", help="Start switched off, and print how to switch it on.")
+    ] = False,
+    workload: Annotated[str, typer.Option("--workload", help="The label in the client's call.")] = "chat",
+    request_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", help="The client's own id in its call, to join outcomes later.", show_default=False
+        ),
+    ] = None,
+    base_url: Annotated[
+        str, typer.Option("--url", help="Where clients reach the server.")
+    ] = "http://localhost:8000",
+    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    as_json: JSON = False,
+) -> None:
+    """Print the command that serves a model with capture on, and a labelled call with curl and Python."""
+    import json
+    from dataclasses import asdict
+
+    from kvtrace.capturing.flags import capture_commands, commands_text
+    from kvtrace.capturing.options import CaptureOptions, parse_bytes, parse_layers
+    from kvtrace.errors import InputError
+
+    if request_fraction == 0:
+        raise InputError("--request-fraction 0 samples nothing; to start switched off give --off")
+    options = CaptureOptions(
+        directory,
+        enabled=not off,
+        position_stride=position_stride,
+        request_fraction=request_fraction,
+        layers=parse_layers(layers),
+        workloads=tuple(only_workload) if only_workload else None,
+        byte_budget=None if byte_budget is None else parse_bytes(byte_budget),
+    )
+    commands = capture_commands(
+        options, model=model, base_url=base_url.rstrip("/"), workload=workload, request_id=request_id
+    )
+    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
+        typer.echo(json.dumps(asdict(commands), indent=2))
+    else:
+        typer.echo(commands_text(commands), nl=False)

@@ -1,0 +1,122 @@
+"""`kvtrace capture run`: a trace from a file of labelled prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
+from typing import Annotated, Any
+
+import typer
+
+from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the annotations
+    BYTE_BUDGET,
+    LAYERS,
+    POSITION_STRIDE,
+    REQUEST_FRACTION,
+)
+from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
+
+EXIT_INTERRUPTED = 130
+
+
+def capture_run(
+    model: Annotated[str, typer.Option("--model", help="As vLLM takes it.", show_default=False)],
+    prompts: Annotated[
+        Path,
+        typer.Option(
+            "--prompts",
+            help='JSON lines with "prompt" or "messages", "workload", and if wanted "id", "max_tokens".',
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The trace: NAME.kvtrace.", show_default=False)
+    ],
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(
+            "--vllm-python",
+            help="Python of vLLM's environment. Default: .venv-vllm here, else this one.",
+            show_default=False,
+        ),
+    ] = None,
+    position_stride: POSITION_STRIDE = 16,
+    request_fraction: REQUEST_FRACTION = 1.0,
+    layers: LAYERS = None,
+    byte_budget: BYTE_BUDGET = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Of an answer whose prompt does not say.")
+    ] = 128,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: greedy.")] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Of the sampled positions.", show_default=False)
+    ] = None,
+    flush_seconds: Annotated[
+        float, typer.Option("--flush-seconds", help="Rows are committed after so long, or a full chunk.")
+    ] = 30.0,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--engine-arg",
+            help="NAME=VALUE of vllm.LLM, such as max_model_len=8192; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    force: FORCE = False,
+) -> None:
+    """Send a file of labelled prompts through vLLM, offline, with capture on. Ctrl-C keeps what there is."""
+    from kvtrace.capturing.options import CaptureOptions, parse_bytes, parse_layers
+    from kvtrace.capturing.prompts import read_prompts
+    from kvtrace.capturing.run import OfflineRun, capture_offline, check_output
+    from kvtrace.capturing.vllm_python import find_vllm_python
+    from kvtrace.commands.progress import show_progress
+    from kvtrace.errors import InputError
+
+    if request_fraction <= 0 or flush_seconds <= 0:
+        raise InputError("--request-fraction and --flush-seconds are expected to be above 0")
+    check_output(output, overwrite=force)
+    options = CaptureOptions(
+        output.parent,
+        position_stride=position_stride,
+        request_fraction=request_fraction,
+        layers=parse_layers(layers),
+        byte_budget=None if byte_budget is None else parse_bytes(byte_budget),
+        flush_seconds=flush_seconds,
+        seed=seed,
+    )
+    run = OfflineRun(
+        model=model,
+        prompts=read_prompts(prompts),
+        engine=_engine_arguments(engine_arg or []),
+        temperature=temperature,
+        max_tokens=max_tokens,
+    )
+    python = find_vllm_python(vllm_python)
+    with show_progress("capture") as progress:
+        captured = capture_offline(run, options, python, output, progress, overwrite=force)
+    if captured.is_interrupted:
+        left = f"{output} holds what was committed" if captured.has_trace else "nothing is left"
+        typer.echo(
+            f"kvtrace: interrupted after {captured.num_done} of {len(run.prompts)} requests; {left}", err=True
+        )
+        raise typer.Exit(EXIT_INTERRUPTED)
+    typer.echo(str(output))
+
+
+def _engine_arguments(pairs: list[str]) -> dict[str, Any]:
+    """Return NAME=VALUE pairs as arguments; a value that is JSON is taken as such, else as text."""
+    import json
+
+    from kvtrace.errors import InputError
+
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--engine-arg {pair!r}: expected NAME=VALUE, such as max_model_len=8192")
+        if name in ("model", "kv_transfer_config"):
+            raise InputError(f"--engine-arg {name}: is set by kvtrace; capture has options of its own")
+        try:
+            arguments[name] = json.loads(value)
+        except ValueError:
+            arguments[name] = value
+    return arguments

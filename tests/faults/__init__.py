@@ -1,0 +1,1 @@
+"""Faults made on purpose: damaged files, killed writers, full disks. `python -m faults` runs them all."""

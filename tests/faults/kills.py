@@ -1,0 +1,67 @@
+"""`kill -9` of the real writer's process at a random moment, fed with real steps."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from faults.feeding import Job, start
+from faults.stored import check_stored, reports
+from kvtrace.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One death. problem: empty where all is as it should be."""
+
+    number: int
+    num_handed: int
+    num_acknowledged: int
+    """Rows that the process saw committed before it died."""
+    num_stored: int
+    problem: str = ""
+
+
+def kill_writers(folder: Path, seed: int, num_kills: int) -> Iterator[Kill]:
+    """Kill one process after the other. Moment and pace depend on the seed and the number alone."""
+    for number in range(num_kills):
+        draw = random.Random(f"{seed}:kill:{number}")
+        job = Job(
+            trace=folder / f"{number}.kvtrace",
+            reports=folder / f"{number}.reports",
+            flush_seconds=draw.choice([0.005, 0.02, 3600.0]),
+            seconds_between_steps=draw.choice([0.0, 0.001, 0.003]),
+        )
+        yield _kill(number, job, draw.uniform(0.0, 0.3))
+
+
+def _kill(number: int, job: Job, seconds: float) -> Kill:
+    process = start(job)
+    deadline = time.monotonic() + 60
+    while not reports(job.reports)["handed"] and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(seconds)
+    process.kill()
+    process.join()
+    said = reports(job.reports)
+    handed, acknowledged = said["handed"], max(said["committed"], 0)
+    try:
+        stored = check_stored(job.trace)
+        assert stored.num_rows >= acknowledged, (
+            f"{acknowledged} rows were committed, {stored.num_rows} are there"
+        )
+        assert not stored.closed
+        assert "NOT closed in order: the last rows may be lost" in stored.text
+    except InputError as error:
+        # Without a single committed row there is nothing to open, and the error says that.
+        is_empty = acknowledged == 0 and "holds no committed row" in str(error)
+        return Kill(number, handed, acknowledged, 0, "" if is_empty else str(error))
+    except Exception as error:  # noqa: BLE001 -- whatever a user would see as a traceback is a finding
+        return Kill(number, handed, acknowledged, 0, f"{type(error).__name__}: {error}")
+    return Kill(number, handed, acknowledged, stored.num_rows)
