@@ -19,7 +19,9 @@
 --   tensor            k or v
 --   layer             layer index
 --   kv_head           global KV-head index
---   headroom          covered_amax / live_amax; below 1: out of range
+--   headroom          covered_amax / live_amax; below 1: out of range; NULL:
+--                     every vector gets its own scale (kind online), so
+--                     are covered_amax and scale
 --   live_amax         largest finite magnitude captured
 --   covered_amax      magnitude covered, the smallest over sources
 --   calibrated_amax   largest magnitude of the calibration, by the artifact's

@@ -31,7 +31,8 @@
 --   sqnr_db                    signal to quantization noise, dB, higher better
 --   clipped_low                95 % interval of clipped_frac over requests;
 --                              NULL: too few request groups, or a run
---                              without them (kvtrace replay --intervals)
+--                              without them (kvtrace replay --intervals);
+--                              always for kind online
 --   clipped_high               its upper end; so are the next ones
 --   clip_error_low             of clip_error_frac
 --   clip_error_high            of clip_error_frac

@@ -18,7 +18,7 @@
 --   max_position             largest captured position, 0-based
 --   max_prompt_tokens        tokens, of the sampled requests
 --   max_output_tokens        tokens, of the sampled requests
---   num_missing              positions never computed, such as cache hits
+--   num_missing              positions not captured: cache hits, switched off
 --   num_dropped              rows sampled and lost, over all ranks
 WITH tokens AS (
   SELECT source, workload,

@@ -23,12 +23,15 @@
 --   layer                 layer index
 --   kv_head               global KV-head index
 --   limited_by            clipping, underflow, clipping and underflow or
---                         rounding; NULL: nothing is lost
+--                         rounding; NULL: nothing is lost, or the format has
+--                         no floor (int8) and nothing is clipped
 --   sqnr_db               signal to quantization noise, dB, higher better
 --   unclipped_sqnr_db     the same without the clipped values' error
---   floor_db              what rounding alone leaves
+--   floor_db              what rounding alone leaves; NULL: the format has no
+--                         such floor (int8)
 --   clip_loss_db          unclipped_sqnr_db - sqnr_db
---   underflow_loss_db     floor_db - unclipped_sqnr_db; noise within ±1
+--   underflow_loss_db     floor_db - unclipped_sqnr_db; noise within ±1;
+--                         NULL: no floor
 --   clipped_frac          share of values clipped, 0 to 1
 --   flushed_frac          share of values flushed to 0, 0 to 1
 --   num_values            finite values
@@ -72,6 +75,7 @@ SELECT candidate, tensor, layer, kv_head,
       THEN 'clipping and underflow'
     WHEN unclipped_sqnr_db - sqnr_db > margin_db THEN 'clipping'
     WHEN floor_db - unclipped_sqnr_db > margin_db THEN 'underflow'
+    WHEN floor_db IS NULL THEN NULL
     ELSE 'rounding'
   END AS limited_by,
   sqnr_db, unclipped_sqnr_db, floor_db,

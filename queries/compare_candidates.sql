@@ -18,20 +18,24 @@
 -- Columns
 --   candidate                  the candidate's name
 --   tensor                     k or v; NULL where invalid
---   kind                       bf16, effective, unit or artifact
+--   kind                       bf16, effective, unit, artifact or online (see
+--                              the view candidates)
 --   status                     valid or invalid
 --   reason                     why it is invalid; NULL where valid
 --   hypothetical               true unless the engine wrote FP8 with these
 --   engine                     numerics replayed; NULL for bf16
---   format                     FP8 format; NULL for bf16
---   granularity                tensor or attn_head as applied; NULL for bf16
+--   format                     FP8 format, or int8; NULL for bf16
+--   granularity                tensor, attn_head or token_head as applied;
+--                              NULL for bf16
 --   out_of_range_frac          share of values out of range, 0 to 1
 --   clipped_frac               share of values clipped, 0 to 1
 --   vectors_out_of_range_frac  share of vectors out of range, 0 to 1
 --   vectors_clipped_frac       share of vectors with a clipped value, 0 to 1
 --   vectors_clipped_low        95 % interval of that over requests; NULL:
---                              fewer than 3 of them, too few to tell
---   vectors_clipped_high       its upper end; NULL: fewer than 5 requests
+--                              fewer than 3 of them, too few to tell, or not
+--                              asked for (see intervals)
+--   vectors_clipped_high       its upper end; NULL: fewer than 5 requests, or
+--                              not asked for
 --   num_requests               requests that the interval counts
 --   flushed_frac               share of values flushed to 0, 0 to 1
 --   clip_error_frac            share of the squared error due to clipping

@@ -39,7 +39,8 @@
 --   mean_sqnr_change_db    over them
 --   sqnr_change_low_db     95 % interval of sqnr_change_db over requests,
 --                          paired; NULL: too few request groups, or a run
---                          without them (kvtrace replay --intervals)
+--                          without them (kvtrace replay --intervals);
+--                          always for kind online
 --   sqnr_change_high_db    its upper end
 WITH chosen AS (
   SELECT candidate AS baseline

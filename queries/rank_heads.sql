@@ -28,8 +28,10 @@
 --   vectors_out_of_range_frac  share of vectors out of range, 0 to 1
 --   vectors_clipped_frac       share of vectors with a clipped value, 0 to 1
 --   vectors_clipped_low        95 % interval of that over requests; NULL:
---                              fewer than 3 of them, too few to tell
---   vectors_clipped_high       its upper end; NULL: fewer than 5 requests
+--                              fewer than 3 of them, too few to tell, or not
+--                              asked for (see intervals)
+--   vectors_clipped_high       its upper end; NULL: fewer than 5 requests, or
+--                              not asked for
 --   flushed_frac               share of values flushed to 0, 0 to 1
 --   clip_error_frac            share of the squared error due to clipping
 --   sqnr_db                    signal to quantization noise, dB, higher better
@@ -42,7 +44,8 @@
 --   num_vectors_out_of_range   vectors
 --   num_vectors_clipped        vectors
 --   max_abs                    largest finite magnitude
---   covered_amax               magnitude covered, the smallest over sources
+--   covered_amax               magnitude covered, the smallest over sources;
+--                              NULL: no scale of its own (kind online)
 WITH by_rule AS (
   SELECT source, candidate, layer, kv_head, tensor, sampling_id,
     sum(num_values) AS num_values,

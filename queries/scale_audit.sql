@@ -18,15 +18,17 @@
 --   candidate               the candidate's name
 --   layer                   layer index
 --   tensor                  k or v
---   min_scale               smallest over the KV heads; NULL: not quantized
---   max_scale               largest over the KV heads; NULL: not quantized
+--   min_scale               smallest over the KV heads; NULL: not quantized,
+--                           or every vector gets its own (kind online)
+--   max_scale               largest over the KV heads; NULL: the same
 --   min_effective_scale     in the engine, smallest; NULL: no FP8 in effect
 --   max_effective_scale     in the engine, largest; NULL: no FP8 in effect
 --   num_heads               KV heads
 --   num_heads_as_effective  heads whose scale is the engine's within 0.4 % (a
 --                           bf16 copy); NULL: no FP8 in effect
 --   observed_amax           largest finite magnitude in the trace
---   min_covered_amax        magnitude covered, smallest over the KV heads
+--   min_covered_amax        magnitude covered, smallest over the KV heads;
+--                           NULL where min_scale is
 --   min_headroom            smallest covered_amax / observed amax of a head
 WITH effective AS (
   SELECT source, layer, kv_head, tensor, scale AS effective_scale

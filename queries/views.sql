@@ -2,7 +2,9 @@
 -- By hand: cd RUN && duckdb -init .../queries/views.sql
 --
 -- A run stores sums and maxima; a fraction is a quotient of sums at whatever
--- grouping a query asks for. What was not measured is NULL or an absent row.
+-- grouping a query asks for. What was not measured is NULL or an absent row:
+-- an interval whose low or high is NULL rests on too few requests to tell, or
+-- the run has no sums to make it of (groups).
 -- out of range  |x / scale| > MAX (448 for e4m3fn)
 -- clipped       beyond the point where rounding leaves MAX (464): the loss
 -- flushed       non-zero, and 0 after the round trip
@@ -28,6 +30,14 @@ FROM 'rows.parquet';
 
 -- One row per candidate. A candidate is a set of scales as one engine applies
 -- it.
+--   kind  bf16       not quantized
+--         effective  the scales that the captured engine used
+--         unit       every scale 1.0
+--         artifact   the scales of a checkpoint or file
+--         online     no stored scale: while serving every token's vector of a
+--                    head gets one that just covers it. No value is ever out
+--                    of range or clipped: those counts are 0 by that rule, and
+--                    an interval of them, made of the requests seen, too wide
 --   calibrated_max_length  positions below this were calibrated on; NULL: not
 --                          known
 CREATE OR REPLACE VIEW candidates AS
@@ -63,7 +73,9 @@ FROM 'cells.parquet';
 -- The same sums by group of whole requests, for intervals. One row per
 -- (source, valid candidate with static scales, layer, kv_head, tensor,
 -- workload, phase, sampling_id, request_group); no rows where the replay was
--- not asked for them (kvtrace replay --intervals).
+-- not asked for them (kvtrace replay --intervals) and of online candidates, so
+-- that what is made of them (clipped_low, clip_error_high, sqnr_low_db, …) is
+-- NULL there.
 --   request_group  0 to 15, by a hash of the request's number
 CREATE OR REPLACE VIEW groups AS
 SELECT source, candidate, layer, kv_head, tensor, workload, phase, sampling_id,

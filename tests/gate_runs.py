@@ -32,6 +32,8 @@ class Traffic:
     num_dropped: int = 0
     num_nonfinite: int = 0
     """Requests, from the first on, whose first vector of every head holds a NaN."""
+    num_without_finite: int = 0
+    """Requests, from the first on, whose vectors hold nothing else, in every head and row."""
     sampling_id: int = 0
     source: str = "day"
     values: Mapping[str, Any] = ()  # type: ignore[assignment]
@@ -52,6 +54,16 @@ CANDIDATES = [
         "granularity": "attn_head",
     },
 ]
+ONLINE = {
+    "candidate": "int8-per-token-head",
+    "ordinal": 9,
+    "kind": "online",
+    "status": "valid",
+    "hypothetical": True,
+    "engine": "int8-per-token-head",
+    "format": "int8",
+    "granularity": "token_head",
+}
 
 
 def gate_run(
@@ -120,7 +132,7 @@ def _scale(
 ) -> dict[str, Any]:
     layer, kv_head, tensor = head
     in_range, unclipped = largest
-    is_left = candidate["kind"] == "bf16" or layer in unquantized
+    is_left = candidate["kind"] in ("bf16", "online") or layer in unquantized
     return {
         "source": source,
         "candidate": candidate["candidate"],
@@ -129,9 +141,13 @@ def _scale(
         "tensor": tensor,
         "scale": None if is_left else 0.5,
         "covered_amax": None if is_left else 224.0,
-        "max_in_range_code": 2**15 - 1 if is_left else in_range,
-        "max_unclipped_code": 2**15 - 1 if is_left else unclipped,
-        "origin": "skipped" if is_left else "given",
+        "max_in_range_code": None if is_left else in_range,
+        "max_unclipped_code": None if is_left else unclipped,
+        "origin": candidate["candidate"]
+        if candidate["kind"] == "online"
+        else "skipped"
+        if is_left
+        else "given",
     }
 
 
@@ -177,7 +193,8 @@ def _add(
                     "kv_head": kv_head,
                     "tensor": tensor,
                     "absmax_code": _code(part, (layer, kv_head, tensor), number, place),
-                    "has_nonfinite": number < part.num_nonfinite and place == 0,
+                    "has_nonfinite": number < part.num_without_finite
+                    or (number < part.num_nonfinite and place == 0),
                 }
                 for layer, kv_head, tensor in heads
             ]
@@ -201,7 +218,9 @@ def _add(
         ]
 
 
-def _code(part: Traffic, head: tuple[int, int, str], number: int, place: int) -> int:
+def _code(part: Traffic, head: tuple[int, int, str], number: int, place: int) -> int | None:
+    if number < part.num_without_finite:
+        return None
     clipped = dict(part.clipped).get(head, ())
     outside = dict(part.outside).get(head, ())
     if number < len(clipped) and place < clipped[number]:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
-from kvtrace.errors import InputError, NotATraceError, OutputExistsError, PolicyError
+from kvtrace.errors import ComparisonError, InputError, NotATraceError, OutputExistsError, PolicyError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +74,7 @@ def test_unusable_input_is_one_typed_error(tmp_path: Path, policy: Path) -> None
         (("check", run, "--policy", tmp_path / "absent.toml"), PolicyError),
         (("check", run, "--policy", policy, "--candidate", "absent"), InputError),
         (("compare", run, tmp_path), NotATraceError),
+        (("compare", run, "--baseline", "absent"), ComparisonError),
     ]:
         assert isinstance(invoke(*arguments).exception, kind)
 
@@ -95,6 +96,7 @@ def test_a_comparison_exits_0_whatever_it_says(tmp_path: Path, policy: Path) -> 
     assert result.exit_code == 0
     decisions = {row["name"]: row["decision"] for row in json.loads(result.stdout)["rows"]}
     assert decisions == {"bf16": "baseline", "cal": "breaches the policy"}
+    assert json.loads(result.stdout)["schema_version"] == "1.2"
     assert "calibrated: cal: BREACHES THE POLICY" in invoke("compare", run, "--policy", policy).stdout
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from fabricate import fabricate_trace, request
 from fabricate_run import fabricate_run, read_tables, run_record, source_record
 from incidents import all_incidents
 from incidents.base import SAMPLE
 from incidents.bench import Bench, new_bench, times
+from run_cli import kvtrace
 
 from kvtrace.diagnosis import RULES, diagnose
+from kvtrace.diagnosis.wording import percent
 from kvtrace.evaluation import replay, standard_candidates
 from kvtrace.query import connect_with_views, run_sql
 from kvtrace.runs.open import open_run
@@ -105,6 +108,65 @@ def test_clip_findings_name_the_heads_and_the_loss_of_energy(tmp_path: Path) -> 
     assert "--kv-cache-dtype-skip-layers 2" in finding.action
 
 
+def test_the_clip_finding_gives_the_worst_heads_own_share_of_clipped_values(tmp_path: Path) -> None:
+    """K head 1 clips 4 of its 64 values at scale 1, K head 0 none: 6.25 % of its own, 3.13 % of K's."""
+    values = np.ones((8, 2, 8))
+    values[4:, 1, 0] = 1000
+    path = fabricate_trace(
+        tmp_path / "day.kvtrace",
+        {(0, "k"): values, (0, "v"): np.ones((8, 2, 8))},
+        request_of_row=list(range(8)),
+        position_of_row=[0] * 8,
+        requests=[request(number, prompt_tokens=1) for number in range(8)],
+    )
+    trace = open_trace(path)
+    run = replay([trace], standard_candidates([trace], []), tmp_path / "run", device="cpu")
+    message = of(diagnose(open_run(run)), "k-clips").message
+    assert (
+        "K clips in 1 of 2 heads (layer 0 head 1). Worst: layer 0 head 1 clips 6.25 % of its own" in message
+    )
+    # It loses 552² of 1000² in 4 values, of an energy of 4 · 1000² + 60.
+    assert "it loses 30.5 % of its energy" in message
+
+
+def test_a_head_that_clips_is_not_said_to_be_at_its_rounding_floor(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    best = bench.scales(Recipe("mse"))
+    bench.ship(best, "best")
+    bench.ship(times(best, 1 / 2, "k", [(2, 1)]), "narrow")
+    findings = {one.candidate: one for one in bench.diagnosed().findings if one.id == "rounding-floor"}
+    assert findings["best"].heads == ()
+    assert findings["best"].message.endswith("no other scale will do much better")
+    narrow = findings["narrow"]
+    assert set(narrow.heads) == {(*head, tensor) for head in bench.heads for tensor in "kv"} - {(2, 1, "k")}
+    assert "SQNR of 29 of 30 heads" in narrow.message
+    assert narrow.message.endswith("Not so in layer 2 head 1 (K): more is lost in them")
+
+
+def test_not_the_scales_says_what_was_excluded_and_how_near_the_worst_head_comes(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.ship(bench.scales(Recipe("percentile", 99.9)))
+    diagnosis = bench.diagnosed()
+    assert diagnosis.verdict.headline.startswith(
+        "NOT THE SCALES: no clipping, flushing or drift beyond the limits, and no fault of the scales, was"
+    )
+    worst = max(one.clip_error for one in diagnosis.losses)
+    message = of(diagnosis, "not-the-scales").message
+    assert 0 < worst < 0.005
+    assert "a head that loses over 0.5 % of its energy by clipping" in message
+    assert f"the worst loses {percent(worst)}" in message
+    assert "the artifact's names" in message
+
+
+def test_default_scales_are_not_said_to_have_an_artifact_without_faults(tmp_path: Path) -> None:
+    assert "artifact" not in of(new_bench(3, tmp_path).diagnosed(), "not-the-scales").message
+
+
+def test_a_note_worth_reading_is_named_in_the_verdict(tmp_path: Path) -> None:
+    _, diagnosis = planted("no other scale would do better", tmp_path)
+    assert "rounding-floor" in diagnosis.verdict.headline.partition("; noted: ")[2].split(", ")
+
+
 def test_a_drift_explains_the_clipping_it_causes(tmp_path: Path) -> None:
     bench = new_bench(6, tmp_path)
     bench.ship(bench.scales())
@@ -163,16 +225,17 @@ def test_without_an_artifact_the_default_scales_are_judged(tmp_path: Path) -> No
     assert diagnosis.verdict.status == "sound"
 
 
-def test_the_sample_is_diagnosed_within_two_seconds_and_as_its_artifacts_were_made(tmp_path: Path) -> None:
+def test_the_sample_is_diagnosed_as_its_artifacts_were_made(tmp_path: Path) -> None:
     trace = open_trace(SAMPLE)
     artifacts = [load_artifact(SCALES / name) for name in ("all-per-head", "halved")]
-    run = open_run(replay([trace], standard_candidates([trace], artifacts), tmp_path / "run", device="cpu"))
-    started = time.process_time()
-    diagnosis = diagnose(run)
-    assert time.process_time() - started < 2
+    run = replay([trace], standard_candidates([trace], artifacts), tmp_path / "run", device="cpu")
+    diagnosis = diagnose(open_run(run))
     assert diagnosis.verdict.subject == "halved"
     assert diagnosis.verdict.sound == ("all-per-head",)
     assert {one.id for one in diagnosis.findings if one.severity != "note"} == {"k-clips", "v-clips"}
+    reported = kvtrace("report", run)
+    assert (reported.returncode, reported.stderr) == (0, "")
+    assert "VERDICT FAULT. halved: " in " ".join(reported.stdout.split())
 
 
 def test_every_rule_is_a_file_of_its_own() -> None:

@@ -56,7 +56,15 @@ def test_weights_that_differ_from_another_checkpoint_are_the_verdict(trace: Path
     assert "such as model.layers.1.self_attn.k_proj.weight" in text
     same = told("report", trace, "--scales", served, "--against", served.parent / "original")
     assert "SOUND. NOT THE SCALES" in same
-    assert "weights-changed" in same.split("Notes:")[1]
+    assert "weights-changed" not in same
+
+
+def test_equal_weights_are_among_the_findings_and_not_noted_in_the_verdict(trace: Path, served: Path) -> None:
+    same = told("report", trace, "--scales", served, "--against", served.parent / "original")
+    assert "weights-equal (served)" in same.split("Notes:")[1]
+    verdict = same.split("VERDICT")[1].split("WHAT RAN")[0]
+    assert "noted: " in verdict
+    assert "weights-equal" not in verdict
 
 
 def test_a_tokenizer_that_differs_from_another_checkpoint_is_a_stale_artifact(

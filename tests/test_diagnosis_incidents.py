@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 import pytest
 from incidents import all_incidents
+from incidents.base import BASES
 from incidents.judge import run_incident
 from incidents.planting import NOT_THE_SCALES
 
 import kvtrace.diagnosis
 from kvtrace.diagnosis import artifact_faults, strata_split
 from kvtrace.scales import audit
+from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +71,22 @@ def test_a_diagnosis_that_names_another_cause_or_none_is_judged_wrong() -> None:
         assert not run_incident(replace(k_clips, causes=(wrong,)), seed).is_right
     noted, seed = _pinned("scales stored in bfloat16")
     assert not run_incident(replace(noted, control=noted.plant), seed).is_right
+
+
+def test_what_the_incidents_are_planted_in_is_sound_and_names_no_path_of_a_machine() -> None:
+    for base in BASES:
+        open_trace(base)
+        content = json.loads((base / "trace.json").read_text())
+        assert not Path(content["model"]["hf_config"]["_name_or_path"]).is_absolute()
+        assert not [text for text in _texts(content) if text.startswith(("/tmp/", "/home/", "/root/"))]
+
+
+def _texts(content: object) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, dict | list):
+        for one in content.values() if isinstance(content, dict) else content:
+            yield from _texts(one)
 
 
 def test_there_are_enough_incidents_for_a_table() -> None:

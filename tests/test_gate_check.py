@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fabricate_run import run_record, source_record
-from gate_runs import CANDIDATES, HEADS, Traffic, gate_run
+from gate_runs import CANDIDATES, Traffic, gate_run
 
 from kvtrace.errors import InputError, NoValidCandidateError
 from kvtrace.gate.check import check
@@ -141,22 +141,6 @@ def test_prompt_lengths_decide_for_themselves(tmp_path: Path) -> None:
     ]
 
 
-def test_too_few_requests_for_the_policy_are_not_within_whatever_the_estimate(tmp_path: Path) -> None:
-    values = {"num_values": 100, "num_clipped": 0, "sum_sq_signal": 1.0, "sum_sq_error": 0.001}
-    run = gate_run(tmp_path / "run", Traffic("chat", 9, values=values))
-    found = outcome(run, policy(tmp_path, "clipped_frac = 0.1"))
-    assert found.verdict is Verdict.not_enough
-    assert found.segments[0].reason == "9 requests, the policy asks for 10"
-
-
-def test_an_estimate_beyond_its_limit_is_no_breach_on_thin_coverage(tmp_path: Path) -> None:
-    values = {"num_values": 100, "num_clipped": 90}
-    run = gate_run(tmp_path / "run", Traffic("chat", 9, values=values))
-    found = outcome(run, policy(tmp_path, "clipped_frac = 0.1"))
-    assert found.segments[0].limits[0].verdict is Verdict.breached
-    assert found.verdict is Verdict.not_enough
-
-
 def test_four_requests_that_always_clip_are_a_breach_on_any_coverage(tmp_path: Path) -> None:
     run = gate_run(tmp_path / "run", Traffic("chat", 4, clipped={HEAD: [10] * 4}))
     found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01"))
@@ -167,136 +151,33 @@ def test_four_requests_that_always_clip_are_a_breach_on_any_coverage(tmp_path: P
     assert worst.low == pytest.approx(0.025 ** (1 / 4))
 
 
-def test_value_level_limits_use_the_sums_and_say_that_they_are_estimates(tmp_path: Path) -> None:
-    values = {
-        "num_values": 1000,
-        "num_clipped": 20,
-        "num_out_of_range": 40,
-        "sum_sq_signal": 1000.0,
-        "sum_sq_error": 1.0,
-        "sum_sq_clip_error": 0.25,
-    }
-    run = gate_run(tmp_path / "run", Traffic("chat", 20, values=values))
-    limits = "clipped_frac = 0.02\nout_of_range_frac = 0.03\nclip_error_frac = 0.2\nsqnr_db = 30.0"
-    found = outcome(run, policy(tmp_path, limits))
-    by_name = {one.limit: one for one in found.segments[0].limits}
-    worst = {name: one.worst.value for name, one in by_name.items() if one.worst}
-    assert worst == pytest.approx(
-        {"clipped_frac": 0.02, "out_of_range_frac": 0.04, "clip_error_frac": 0.25, "sqnr_db": 30.0}
-    )
-    assert {name: one.verdict for name, one in by_name.items()} == {
-        "clipped_frac": Verdict.within,
-        "out_of_range_frac": Verdict.breached,
-        "clip_error_frac": Verdict.breached,
-        "sqnr_db": Verdict.within,
-    }
-    assert not any(one.has_interval for one in by_name.values())
-
-
-def groups_of(clip_error: float, *, num_groups: int = 16, spread: float = 0.0) -> list[dict[str, object]]:
-    """Sums of every head: the squared error is 1 in a group, and `clip_error` of it clips, more or less."""
-    return [
-        {
-            "source": "day",
-            "candidate": "cal",
-            "layer": layer,
-            "kv_head": kv_head,
-            "tensor": tensor,
-            "workload": "chat",
-            "phase": "prefill",
-            "request_group": group,
-            "num_values": 100,
-            "num_clipped": 1,
-            "sum_sq_signal": 1000.0,
-            "sum_sq_error": 1.0,
-            "sum_sq_clip_error": clip_error * (1 + (spread if group % 2 else -spread)),
-        }
-        for layer, kv_head, tensor in HEADS
-        for group in range(num_groups)
-    ]
-
-
-def with_groups(folder: Path, groups: list[dict[str, object]]) -> Path:
-    names = ("num_values", "num_clipped", "sum_sq_signal", "sum_sq_error", "sum_sq_clip_error")
-    mine = [one for one in groups if (one["layer"], one["kv_head"], one["tensor"]) == HEADS[0]]
-    values = {name: sum(one[name] for one in mine) for name in names}  # type: ignore[misc]
-    return gate_run(folder / "run", Traffic("chat", 30, values=values), groups=groups)
-
-
-@pytest.mark.parametrize(
-    ("clip_error", "spread", "verdict", "num_untold"),
-    [
-        (0.05, 0.0, Verdict.within, 0),
-        (0.20, 0.0, Verdict.breached, 0),
-        (0.05, 0.9, Verdict.within, 0),  # half the groups 0.005, half 0.095: 0.03 to 0.09
-        (0.09, 0.9, Verdict.not_enough, 4),  # estimates alone would call it within
-        (0.12, 0.9, Verdict.not_enough, 4),  # and this one breached
-    ],
-)
-def test_with_request_groups_a_limit_on_clip_error_is_judged_by_its_interval(
-    tmp_path: Path, clip_error: float, spread: float, verdict: Verdict, num_untold: int
-) -> None:
-    run = with_groups(tmp_path, groups_of(clip_error, spread=spread))
-    found = outcome(run, policy(tmp_path, "clip_error_frac = 0.1"))
-    (limit,) = found.segments[0].limits
-    assert (found.verdict, limit.num_untold, limit.has_interval) == (verdict, num_untold, True)
-    assert limit.worst is not None
-    assert limit.worst.low is not None
-    assert limit.worst.high is not None
-    assert limit.worst.low <= clip_error <= limit.worst.high
-    assert limit.worst.num_groups == 16
-    assert ("too few requests to tell" in str(limit.reason)) == (verdict is Verdict.not_enough)
-
-
-def test_an_sqnr_at_its_minimum_by_a_hair_is_not_called_within(tmp_path: Path) -> None:
-    groups = groups_of(0.0)
-    for one in groups:
-        one["sum_sq_signal"] = 1000.0 * (1.5 if int(str(one["request_group"])) % 2 else 0.51)
-    run = with_groups(tmp_path, groups)  # 30.02 dB, give or take
-    found = outcome(run, policy(tmp_path, "sqnr_db = 30"))
-    assert found.verdict is Verdict.not_enough
-    assert outcome(run, policy(tmp_path, "sqnr_db = 25")).verdict is Verdict.within
-    assert outcome(run, policy(tmp_path, "sqnr_db = 35")).verdict is Verdict.breached
-
-
-def test_heads_that_hardly_clip_are_within_by_their_estimate_and_counted_as_such(tmp_path: Path) -> None:
-    groups = groups_of(0.0)
-    for one in groups[:2]:
-        one["sum_sq_clip_error"] = 0.1
-    run = with_groups(tmp_path, groups)
-    found = outcome(run, policy(tmp_path, "clip_error_frac = 0.1"))
-    (limit,) = found.segments[0].limits
-    assert (found.verdict, limit.num_estimated) == (Verdict.within, 4)
-    assert "from clipping (estimated in 4 heads)" in found.envelope
-    assert "4 judged by the estimate" in " ".join(check_text(found).split())
-
-
-def test_seven_request_groups_are_too_few_to_tell_whatever_the_estimate(tmp_path: Path) -> None:
-    run = with_groups(tmp_path, groups_of(0.01, num_groups=7))
-    assert outcome(run, policy(tmp_path, "clip_error_frac = 0.1")).verdict is Verdict.not_enough
-
-
-def test_a_segment_of_some_positions_has_estimates_alone(tmp_path: Path) -> None:
-    run = with_groups(tmp_path, groups_of(0.09, spread=0.9))
-    segments = '[[segments]]\nname = "start"\npositions = [0, 16]'
-    found = outcome(run, policy(tmp_path, "clip_error_frac = 0.1", segments=segments))
-    (limit,) = found.segments[0].limits
-    assert (found.verdict, limit.has_interval) == (Verdict.within, False)
-
-
-def test_a_head_without_error_is_within_any_sqnr(tmp_path: Path) -> None:
-    values = {"num_values": 10, "sum_sq_signal": 1.0, "sum_sq_error": 0.0}
-    run = gate_run(tmp_path / "run", Traffic("chat", 20, values=values))
-    found = outcome(run, policy(tmp_path, "sqnr_db = 60.0\nclip_error_frac = 0.0"))
-    assert found.verdict is Verdict.within
-    assert '"value": null' in found.model_dump_json(indent=1)
-
-
 def test_an_unquantized_head_cannot_breach(tmp_path: Path) -> None:
     run = gate_run(tmp_path / "run", Traffic("chat", 20, clipped={HEAD: [10] * 20}), unquantized={"cal": [0]})
     found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01"))
     assert found.verdict is Verdict.within
     assert found.segments[0].limits[0].num_heads == 0
+
+
+def test_a_candidate_that_quantizes_nothing_is_within_and_says_why(tmp_path: Path) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 20, clipped={HEAD: [10] * 20}))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01\nsqnr_db = 90"), "bf16")
+    assert found.verdict is Verdict.within
+    assert found.envelope == (
+        "bf16 is within policy p (2020-01-01) in every protected segment: chat, prompts of 8 to 8 and "
+        "outputs of 2 to 2 tokens, positions 0 to 9 (20 requests, 200 tokens), no head quantized."
+    )
+    assert "vectors_clipped_frac: no head is quantized" in check_text(found)
+
+
+def test_a_vector_without_a_finite_value_is_no_trial(tmp_path: Path) -> None:
+    # Of 30 requests 20 hold nothing but NaN; in the other 10 every vector clips.
+    run = gate_run(tmp_path / "run", Traffic("chat", 30, num_without_finite=20, clipped={HEAD: [10] * 30}))
+    found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5", requests=11))
+    limit = found.segments[0].limits[0]
+    assert limit.worst is not None
+    assert (limit.worst.value, limit.worst.num_affected_requests, limit.worst.num_requests) == (1.0, 10, 10)
+    assert found.segments[0].num_nonfinite_vectors == 20 * 10 * 4
+    assert found.verdict is Verdict.breached
 
 
 def test_a_head_whose_rows_are_missing_is_not_enough_coverage(tmp_path: Path) -> None:

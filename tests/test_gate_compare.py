@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fabricate_run import run_record, source_record
-from gate_runs import CANDIDATES, CLIPPED, HEADS, OUT_OF_RANGE, Traffic, gate_run
+from gate_runs import CANDIDATES, CLIPPED, HEADS, ONLINE, OUT_OF_RANGE, Traffic, gate_run
 
 from kvtrace.errors import ComparisonError
 from kvtrace.gate.compare import compare
 from kvtrace.gate.compare_text import comparison_text
 from kvtrace.gate.comparison import Decision, Role
+from kvtrace.gate.evidence import nested_tensors
 from kvtrace.gate.policy import load_policy
+from kvtrace.query import connect_with_views
 from kvtrace.runs.open import open_run
 
 if TYPE_CHECKING:
@@ -34,9 +36,14 @@ BROKEN = {
 WIDE = (CLIPPED + 1, CLIPPED + 1)
 
 
-def table(*runs: Path, policy: Path | None = None, allow: tuple[str, ...] = ()) -> Comparison:
+def table(
+    *runs: Path,
+    policy: Path | None = None,
+    allow: tuple[str, ...] = (),
+    baseline: str | None = None,
+) -> Comparison:
     limits = load_policy(policy) if policy else None
-    return compare([open_run(run) for run in runs], limits, allow_different=allow)
+    return compare([open_run(run) for run in runs], limits, allow_different=allow, baseline=baseline)
 
 
 def row(comparison: Comparison, name: str) -> DecisionRow:
@@ -258,6 +265,104 @@ def test_a_candidate_that_the_engine_runs_differently_is_scored_and_says_so(tmp_
 def test_a_row_without_quantized_heads_is_known_not_to_clip(tmp_path: Path) -> None:
     found = row(table(gate_run(tmp_path / "run", Traffic("chat", 30))), "bf16")
     assert [(one.low, one.high) for one in found.evidence] == [(0.0, 0.0)] * 2
+
+
+def test_two_calibrated_candidates_are_compared_where_one_is_named_the_baseline(tmp_path: Path) -> None:
+    # `cal` clips 10 of 10 vectors of one V head; `new` clips none, and neither do scales of 1.0.
+    new = CAL | {"candidate": "new", "artifact": "new", "ordinal": 5}
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 30, clipped={HEAD: [10] * 30}),
+        candidates=[BF16, CAL, UNIT, new, BROKEN],
+        thresholds={"unit": WIDE, "new": WIDE},
+    )
+    assert [row(table(run), name).against for name in ("cal", "new")] == ["unit", "unit"]
+    found = table(run, baseline="cal")
+    assert {one.name: one.against for one in found.rows} == {
+        "bf16": None,
+        "unit": "cal",
+        "cal": None,
+        "new": "cal",
+        "broken": None,
+    }
+    better = row(found, "new")
+    assert better.changed == ("scales: artifact new instead of artifact",)
+    assert [pair.verdict for pair in better.paired] == ["equal", "lower"]
+    assert better.paired[1].difference == pytest.approx(-0.5), "of both V heads' vectors"
+    assert "every row is compared with cal (--baseline)" in comparison_text(found)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "text"),
+    [
+        ("absent", "--baseline absent: no such candidate; expected one of bf16, unit, cal$"),
+        ("broken", "--baseline broken is invalid: k_scale of layer 3 is NaN$"),
+    ],
+)
+def test_a_baseline_that_cannot_be_one_is_refused(tmp_path: Path, baseline: str, text: str) -> None:
+    run = gate_run(tmp_path / "run", Traffic("chat", 5), candidates=[BF16, CAL, UNIT, BROKEN])
+    with pytest.raises(ComparisonError, match=text):
+        table(run, baseline=baseline)
+
+
+def test_a_scale_for_every_vector_is_a_row_of_its_own_kind(tmp_path: Path) -> None:
+    values = {"num_values": 100, "sum_sq_signal": 1e4, "sum_sq_error": 1.0}
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 30, clipped={HEAD: [10] * 30}, values=values),
+        candidates=[BF16, UNIT, ONLINE],
+    )
+    found = table(run, policy=write_policy(tmp_path, 0.001))
+    online = row(found, str(ONLINE["candidate"]))
+    assert (online.role, online.against, online.decision) == (Role.online, "unit", Decision.within)
+    assert online.setup == (
+        "int8, int8-per-token-head numerics, per token and head, scales chosen while serving"
+    )
+    assert "granularity: token_head instead of tensor" in online.changed
+    k, v = online.evidence
+    for one in (k, v):
+        assert (one.num_heads_quantized, one.num_heads_clipped, one.sqnr_db) == (2, 0, pytest.approx(40))
+        assert (one.vectors_clipped_frac, one.low, one.high) == (0, 0, 0), "known, not estimated"
+    assert [pair.verdict for pair in online.paired] == ["equal", "lower"]
+    text = " ".join(comparison_text(found).split())
+    assert "K: 0 % clipped (0 % to 0 %), 0 of 2 heads, 0 of 30 requests SQNR 40.0 dB" in text
+
+
+@pytest.mark.parametrize("one_more_covers", [True, False])
+def test_what_is_left_unquantized_covers_every_value_of_a_float32_trace_too(
+    tmp_path: Path, one_more_covers: bool
+) -> None:
+    # Codes of float32 are its 31 lower bits: 464 is 0x43E80000. `cal` leaves layer 0 alone.
+    at_464, wider = 0x43E80000, 0x44000000
+    heads = [*HEADS, *((1, head, tensor) for _, head, tensor in HEADS)]
+    layer_1 = wider if one_more_covers else at_464 - 1
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 3),
+        candidates=[CAL, UNIT],
+        heads=heads,
+        thresholds={"cal": (layer_1, layer_1), "unit": (at_464, at_464)},
+        unquantized={"cal": [0]},
+    )
+    connection = connect_with_views(open_run(run))
+    found = nested_tensors((connection, "cal"), (connection, "unit"))
+    assert found == {"k": one_more_covers, "v": one_more_covers}
+
+
+def test_a_vector_without_a_finite_value_is_no_trial_of_a_comparison(tmp_path: Path) -> None:
+    # Of 30 requests 20 hold nothing but NaN; in the other 10 `cal` clips 5 of 10 vectors of one V head.
+    run = gate_run(
+        tmp_path / "run",
+        Traffic("chat", 30, num_without_finite=20, clipped={HEAD: [5] * 30}),
+        candidates=[BF16, CAL, UNIT],
+        thresholds={"unit": WIDE},
+    )
+    _, v = row(table(run), "cal").evidence
+    assert (v.vectors_clipped_frac, v.num_requests) == (pytest.approx(50 / 200), 10)
+    _, pair = row(table(run), "cal").paired
+    assert (pair.difference, pair.num_requests) == (pytest.approx(50 / 200), 10)
+    (segment,) = pair.segments
+    assert (segment.difference, segment.num_requests) == (pytest.approx(50 / 200), 10)
 
 
 def group_rows(candidate: str, error: Sequence[float]) -> list[dict[str, object]]:

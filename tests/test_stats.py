@@ -10,12 +10,9 @@ from kvtrace.stats import (
     expected_maximum,
     fraction_intervals,
     jackknife_ratios,
-    maximum_quantile,
     paired_difference,
-    rarefied_maxima,
     ratio_p_values,
     request_sums,
-    row_weights,
 )
 
 
@@ -150,7 +147,6 @@ def test_the_expected_maximum_is_the_mean_over_all_subsets() -> None:
     for drawn in range(1, 8):
         subsets = [max(subset) for subset in combinations(values, drawn)]
         assert expected_maximum(values, drawn) == pytest.approx(np.mean(subsets))
-        assert maximum_quantile(values, drawn, 0.5) == np.quantile(subsets, 0.5, method="inverted_cdf")
 
 
 def test_the_p_value_of_a_ratio_agrees_with_its_interval() -> None:
@@ -169,13 +165,6 @@ def test_the_p_value_of_a_ratio_agrees_with_its_interval() -> None:
 def test_a_ratio_of_too_few_groups_is_no_evidence_against_a_limit() -> None:
     found = jackknife_ratios([[9.0] * 7, [0.0] * 7], [[1.0] * 7, [1.0] * 7])
     assert ratio_p_values(found, 0.1).tolist() == [1.0, 1.0]
-
-
-def test_maxima_are_compared_at_the_size_of_the_smallest_group() -> None:
-    size, found = rarefied_maxima({"chat": [1.0, 2.0, 6.0], "code": [2.0, 6.0], "none": []})
-    assert size == 2
-    assert found == {"chat": pytest.approx(14 / 3), "code": pytest.approx(6.0)}
-    assert rarefied_maxima({}) == (0, {})
 
 
 @pytest.mark.parametrize("drawn", [0, 4])
@@ -216,8 +205,3 @@ def test_swapping_the_candidates_changes_the_sign_alone() -> None:
     one, other = paired_difference(a, b, n), paired_difference(b, a, n)
     assert one.difference == -other.difference
     assert one.low == pytest.approx(-other.high, rel=0.02)
-
-
-def test_a_row_weighs_what_it_was_sampled_from() -> None:
-    assert row_weights([16, 1, 4], [1.0, 0.25, 0.5]).tolist() == [16.0, 4.0, 8.0]
-    assert np.isnan(row_weights([16], [0.0])[0])

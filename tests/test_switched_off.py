@@ -51,11 +51,36 @@ def test_inspect_tells_what_was_switched_off_from_what_was_lost(trace: Path) -> 
     assert "prefix cache" not in shown
 
 
-def test_a_run_counts_the_cut_request_as_incomplete_and_shows_no_rules_that_captured_nothing(
-    trace: Path, tmp_path: Path
+@pytest.fixture
+def run(trace: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "r.run"
+    assert kvtrace("replay", trace, "-o", path).returncode == 0
+    return path
+
+
+def found(run: Path, sql: str) -> list[list[object]]:
+    result = kvtrace("query", run, "--sql", sql, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    return [list(row.values()) for row in json.loads(result.stdout)]
+
+
+def test_a_runs_tables_hold_what_was_captured_of_the_cut_request_and_mark_every_token_of_it(
+    run: Path,
 ) -> None:
-    run = tmp_path / "r.run"
-    assert kvtrace("replay", trace, "-o", run).returncode == 0
+    of_requests = "SELECT request, num_rows, num_missing, num_dropped FROM requests ORDER BY request"
+    assert found(run, of_requests) == [[0, 10, 0, 0], [1, CUT, 10 - CUT, 0]]
+    of_rows = "SELECT request, count(*), max(position) FROM rows GROUP BY ALL ORDER BY request"
+    assert found(run, of_rows) == [[0, 10, 9], [1, CUT, CUT - 1]]
+    of_tokens = "SELECT request, incomplete, count(*) FROM tokens GROUP BY ALL ORDER BY request"
+    assert found(run, of_tokens) == [[0, False, 10], [1, True, CUT]]
+
+
+def test_the_report_counts_the_cut_request_as_partial_and_shows_no_rules_that_captured_nothing(
+    run: Path,
+) -> None:
     report = json.loads(kvtrace("report", run, "--format", "json").stdout)
     assert [rules["sampling_id"] for rules in report["sampling"]] == [1]
     assert [(one["num_incomplete_requests"], one["num_missing"]) for one in report["captured"]] == [(1, 4)]
+    lines = kvtrace("report", run).stdout.splitlines()
+    header = next(line for line in lines if line.endswith("missing  dropped  partial"))
+    assert lines[lines.index(header) + 1].split()[-3:] == ["4", "0", "1"]

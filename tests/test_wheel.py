@@ -69,6 +69,28 @@ def test_capture_is_planned_on_the_bare_install(bare: Path) -> None:
     assert "vllm serve m" in run(bare / "kvtrace", "capture", "flags", "--model", "m", "-o", "traces").stdout
 
 
+def test_what_runs_inside_an_engine_is_imported_without_torch_or_vllm_where_it_needs_none(bare: Path) -> None:
+    code = (
+        "import sys\n"
+        "from kvtrace_capture import journal, plugin, privacy, request_log, sampling_switch, writer\n"
+        "plugin.register()\n"
+        "print(sorted({'torch', 'vllm'} & set(sys.modules)))"
+    )
+    result = run(bare / "python", "-c", code)
+    assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
+
+
+def test_capturing_offline_on_the_bare_install_says_that_vllm_is_missing(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a", "workload": "chat"}\n')
+    command = ("capture", "run", "--model", "m", "--prompts", "prompts.jsonl", "-o", "a.kvtrace")
+    result = run(bare / "kvtrace", *command, cwd=tmp_path)
+    assert result.returncode == 2
+    assert (
+        "this Python has no vllm; name the Python of vLLM's environment with --vllm-python" in result.stderr
+    )
+    assert not (tmp_path / "a.kvtrace").exists()
+
+
 def test_the_plug_in_is_found_by_its_entry_point(bare: Path) -> None:
     code = (
         "from importlib.metadata import entry_points\n"

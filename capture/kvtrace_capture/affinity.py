@@ -1,6 +1,7 @@
 """Where capture's own threads run.
 
-vLLM's CPU worker pins its main thread to a core, and new threads inherit that.
+vLLM's CPU worker pins its main thread to a core, and new threads inherit that. Cores that an operator gave
+the engine (taskset, numactl) are another matter: there capture stays where the engine is.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ _NICENESS: Final = 10
 
 
 def leave_the_engines_core() -> None:
-    """Let the calling thread run on every core, at a lower priority than the engine."""
+    """Lower the calling thread's priority and, where it is pinned to one core, let it run on all.
+
+    All: those of the parent process, which vLLM did not pin.
+    """
     try:
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        if len(os.sched_getaffinity(0)) == 1:
+            of_parent = os.sched_getaffinity(os.getppid()) if os.getppid() else set()
+            os.sched_setaffinity(0, of_parent if len(of_parent) > 1 else range(os.cpu_count() or 1))
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
     except OSError as error:
         logger.warning("kvtrace: a capture thread shares the engine's core: %s", error)

@@ -211,7 +211,10 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Write what is queued and mark the stores as closed."""
         self._recorder = self._log = None
         for close in self._closers:
-            close()
+            try:
+                close()
+            except Exception as error:
+                logger.error("kvtrace: the trace was not closed in order: %s", error, exc_info=error)
 
     def _follow(self, action: Callable[[RequestLog], Any]) -> Any:
         """Run the scheduler's bookkeeping; a fault in it must never reach a request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+logger = logging.getLogger("kvtrace.capture")
 
 Reason = Literal["budget", "queue_full", "write_failed", "hook_failed"]
 
@@ -45,3 +48,26 @@ class DropTally:
             self._pass_on(DroppedRecord(request=request, num_rows=num_rows, reason=reason))
         self._counts.clear()
         self._passed_on_at = time.monotonic()
+
+
+class RefusalLog:
+    """Says once why rows are dropped before they are copied: a full queue, and each budget that is spent."""
+
+    def __init__(self) -> None:
+        self._is_full_logged = False
+        self._budget_logged: int | None = None
+
+    def log(self, reason: Reason, sampling_id: int, step_bytes: int, queue_bytes: int) -> None:
+        """Log a step's refusal unless one like it was. What the writer's failure was, the writer has said."""
+        if reason == "budget" and self._budget_logged != sampling_id:
+            self._budget_logged = sampling_id
+            logger.warning("kvtrace: the byte_budget of sampling %d is spent; rows are dropped", sampling_id)
+        elif reason == "queue_full" and not self._is_full_logged:
+            self._is_full_logged = True
+            why = (
+                f"one step's rows take {step_bytes:,} bytes, and queue_bytes is {queue_bytes:,}; raise it "
+                "or position_stride"
+                if step_bytes > queue_bytes
+                else f"the writer is behind, and no more than queue_bytes = {queue_bytes:,} may wait for it"
+            )
+            logger.warning("kvtrace: rows are dropped (logged once): %s", why)

@@ -82,7 +82,7 @@ class Journal:
         try:
             self._file.append(line)
             self._num_uncommitted += 1
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 -- the thread must live: lines to come are to be written
             self._lose(str(error))
 
     def _commit(self) -> None:
@@ -91,7 +91,7 @@ class Journal:
         try:
             self._file.commit(self.lost)
             self._num_uncommitted = 0
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 -- the thread must live: it is tried again
             self._log_once(str(error))
 
     def _lose(self, reason: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from kvtrace_capture.drop_tally import DropTally, Reason
+from kvtrace_capture.drop_tally import DropTally, Reason, RefusalLog
 from kvtrace_capture.gathered_rows import GatheredRows
 from kvtrace_capture.host_copy import HostCopy
 from kvtrace_capture.row_selection import RowSelection, select_rows
@@ -66,6 +66,7 @@ class StepRecorder:
         self._is_fault_logged = False
         self._on_their_way: deque[_StepOnItsWay] = deque()
         self._dropped = DropTally(writer.drop)
+        self._refusals = RefusalLog()
         self._hook_s = 0.0
         self._copy_s = 0.0
 
@@ -80,11 +81,13 @@ class StepRecorder:
         self._has_fault = False
         try:
             planned = spell_out(plan, self._block_sizes)
-            refusal = self._refusal(plan, len(planned.request) * self._row_bytes)
+            step_bytes = len(planned.request) * self._row_bytes
+            refusal = self._refusal(plan, step_bytes)
             if refusal is None:
                 self._plan, self._planned = plan, planned
             else:
                 self._dropped.add(planned.request, refusal)
+                self._refusals.log(refusal, plan.sampling_id, step_bytes, self._writer.queue_bytes)
         except Exception as error:  # noqa: BLE001 -- serving must go on, whatever is wrong with a plan
             self._note_fault(error)
         self._hook_s += time.perf_counter() - started
@@ -116,16 +119,13 @@ class StepRecorder:
         started = time.perf_counter()
         plan, planned = self._plan, self._planned
         self._plan = self._planned = None
-        if plan is not None and planned is not None:
-            try:
-                self._send_off(plan, planned)
-            except Exception as error:  # noqa: BLE001 -- a fault of capture must never reach a request
-                self._note_fault(error)
-            if self._has_fault:
-                self._dropped.add(planned.request, "hook_failed")
-        while self._on_their_way and self._on_their_way[0].copy.is_done():
-            self._hand_over(self._on_their_way.popleft())
-        self._dropped.pass_on_if_due()
+        try:
+            if plan is not None and planned is not None:
+                self._end(plan, planned)
+            self._hand_over(may_wait=False)
+            self._dropped.pass_on_if_due()
+        except Exception as error:  # noqa: BLE001 -- a fault of capture must never reach a request
+            self._note_fault(error)
         self._hook_s += time.perf_counter() - started
         if plan is not None:
             self._writer.add_hook_seconds(self._hook_s, self._copy_s)
@@ -133,10 +133,7 @@ class StepRecorder:
 
     def flush(self) -> None:
         """Wait until what was captured so far is committed."""
-        while self._on_their_way:
-            step = self._on_their_way.popleft()
-            step.copy.wait()
-            self._hand_over(step)
+        self._hand_over(may_wait=True)
         self._dropped.pass_on()
         self._writer.flush()
 
@@ -177,6 +174,14 @@ class StepRecorder:
             raise RuntimeError(f"KV-cache group {group} has two slot mappings in one step")
         return selection
 
+    def _end(self, plan: StepPlan, planned: PlannedRows) -> None:
+        try:
+            self._send_off(plan, planned)
+        except Exception as error:  # noqa: BLE001 -- a fault of capture must never reach a request
+            self._note_fault(error)
+        if self._has_fault:
+            self._dropped.add(planned.request, "hook_failed")
+
     def _send_off(self, plan: StepPlan, planned: PlannedRows) -> None:
         if self._has_fault:
             return
@@ -187,12 +192,20 @@ class StepRecorder:
         copy = HostCopy({_FOUND: is_found, **self._gathered.slabs})
         self._on_their_way.append(_StepOnItsWay(plan, planned, copy))
 
-    def _hand_over(self, step: _StepOnItsWay) -> None:
-        try:
-            self._append(step)
-        except Exception as error:  # noqa: BLE001 -- a fault of capture must never reach a request
-            self._note_fault(error)
-            self._dropped.add(step.planned.request, "hook_failed")
+    def _hand_over(self, *, may_wait: bool) -> None:
+        """Give the writer the steps whose rows have arrived. may_wait: then the others too."""
+        while self._on_their_way:
+            step = self._on_their_way[0]
+            try:
+                if may_wait:
+                    step.copy.wait()
+                elif not step.copy.is_done():
+                    return
+                self._append(step)
+            except Exception as error:  # noqa: BLE001 -- a fault of capture must never reach a request
+                self._note_fault(error)
+                self._dropped.add(step.planned.request, "hook_failed")
+            self._on_their_way.popleft()
 
     def _append(self, step: _StepOnItsWay) -> None:
         planned, found = step.planned, step.copy.tensors.pop(_FOUND).numpy()
@@ -209,7 +222,9 @@ class StepRecorder:
             tensors=self._gathered.stored_bits(step.copy.tensors, found),
         )
         if not self._writer.append(rows):
-            self._dropped.add(rows.request, self._writer_refusal())
+            refusal = self._writer_refusal()
+            self._dropped.add(rows.request, refusal)
+            self._refusals.log(refusal, step.plan.sampling_id, rows.num_bytes, self._writer.queue_bytes)
 
     def _note_fault(self, error: Exception) -> None:
         self._has_fault = True

@@ -110,7 +110,23 @@ class RequestLog:
         self._journal.append(seal(_record(followed, status=RUNNING)))
 
     def plan_step(self, scheduled: Any) -> StepPlan:
-        """Return what the workers capture in the step that a `SchedulerOutput` describes."""
+        """Return what the workers capture in the step that a `SchedulerOutput` describes.
+
+        Whatever is raised: nobody then knows what this step computes of which request, so none that runs is
+        followed to an end that would call it complete.
+        """
+        try:
+            return self._plan_step(scheduled)
+        except Exception:
+            self._passed_over.update(self._followed)
+            self._followed.clear()
+            raise
+
+    def close(self) -> None:
+        """Write what is queued. Requests that still run keep the line of their arrival."""
+        self._journal.close()
+
+    def _plan_step(self, scheduled: Any) -> StepPlan:
         self._step += 1
         planned: list[PlannedRequest] = []
         for new in scheduled.scheduled_new_reqs:
@@ -168,10 +184,6 @@ class RequestLog:
                 )
             )
         )
-
-    def close(self) -> None:
-        """Write what is queued. Requests that still run keep the line of their arrival."""
-        self._journal.close()
 
     def _plan(self, followed: _Followed, start: int, num_tokens: int, planned: list[PlannedRequest]) -> None:
         end = start + num_tokens

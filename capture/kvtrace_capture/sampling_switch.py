@@ -45,7 +45,7 @@ class SamplingSwitch:
 
     started: the start-up configuration, which holds where there is no control file, or no usable one yet.
     sampling_file: `sampling.jsonl`, written here. Raises OSError if it cannot be; after that nothing raises:
-    rules that cannot be read or recorded are logged, and the ones in force stay.
+    rules that cannot be read or recorded are logged, and the ones in force stay, unless they switch it off.
     """
 
     def __init__(self, control_file: Path, started: CaptureSettings, sampling_file: Path) -> None:
@@ -72,13 +72,22 @@ class SamplingSwitch:
             settings = self._look()
             if settings is None or settings == self.current.settings:
                 continue
-            changed = Sampling(self.current.sampling_id + 1, settings)
-            try:
-                self._record(changed)
-            except OSError as error:
-                logger.error("kvtrace: the sampling stays as it is, %s: %s", self._sampling_file, error)
-            else:
-                self.current = changed
+            self._change(Sampling(self.current.sampling_id + 1, settings))
+
+    def _change(self, changed: Sampling) -> None:
+        """Record rules and put them in force. Off may go unrecorded for a while: no row refers to it."""
+        try:
+            self._record(changed)
+        except Exception as error:  # noqa: BLE001 -- the thread must live: capture may have to go off
+            if changed.settings.enabled:
+                logger.error(
+                    "kvtrace: the sampling stays as it is, %s: %s; write the control file again when that is "
+                    "mended",
+                    *(self._sampling_file, error),
+                )
+                return
+            logger.error("kvtrace: capture is off, and %s does not say so: %s", self._sampling_file, error)
+        self.current = changed
 
     def _look(self) -> CaptureSettings | None:
         """Return the settings that the control file asks for, or None where it is unchanged or broken."""
@@ -95,7 +104,7 @@ class SamplingSwitch:
         self._seen = version
         try:
             return read_control(self._control_file, self._started) if version else self._started
-        except (OSError, SettingsError) as error:
+        except Exception as error:  # noqa: BLE001 -- whatever is in it, it stops neither a start nor the thread
             logger.error("kvtrace: the sampling stays as it is, %s: %s", self._control_file, error)
             return None
 
@@ -111,6 +120,8 @@ class SamplingSwitch:
             byte_budget=settings.byte_budget,
         )
         lines = [*self._lines, seal(rules)]
+        if not settings.enabled:
+            self._lines = lines  # if it cannot be written now, it goes with the next
         write_lines(self._sampling_file, lines)
         self._lines = lines
         what = (
@@ -143,7 +154,7 @@ def read_control(path: Path, started: CaptureSettings) -> CaptureSettings:
         raise SettingsError(f"it is larger than {MAX_CONTROL_BYTES} bytes")
     try:
         changes = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"it is no JSON ({error})") from error
     if not isinstance(changes, dict):
         raise SettingsError('it is no JSON object, expected one such as {"enabled": true}')

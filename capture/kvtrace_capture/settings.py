@@ -18,6 +18,15 @@ CONTROL_FILE: Final = "kvtrace-control.json"
 SAMPLING_KEYS: Final = ("enabled", "workloads", "position_stride", "request_fraction", "byte_budget")
 """What can change while the engine runs. The hooks and arrays of `layers` are made at start-up."""
 
+_INTEGERS: Final = {
+    "position_stride": (1, 2**31 - 1),
+    "byte_budget": (1, 2**63 - 1),
+    "queue_bytes": (1, 2**63 - 1),
+    "seed": (0, 2**63 - 1),
+}
+_LONGEST_FLUSH_S: Final = 10**9
+"""No lock can be waited for much longer."""
+
 
 class SettingsError(ValueError):
     """The capture configuration cannot be used: an engine does not start, a running one keeps what it has."""
@@ -85,18 +94,14 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
             values[key] = Path(_expect(values, key, str)).expanduser().absolute()
     if "enabled" in values and not isinstance(values["enabled"], bool):
         raise SettingsError(f"enabled is {values['enabled']!r}, expected true or false")
-    for key, minimum in (("position_stride", 1), ("byte_budget", 1), ("queue_bytes", 1), ("seed", 0)):
-        if key in values and _expect(values, key, int) < minimum:
-            raise SettingsError(f"{key} is {values[key]}, expected {minimum} or more")
-    for key in ("request_fraction", "flush_seconds"):
+    for key, (lowest, highest) in _INTEGERS.items():
+        if key in values and not lowest <= _expect(values, key, int) <= highest:
+            raise SettingsError(f"{key} is {values[key]}, expected {lowest} to {highest}")
+    for key, highest in (("request_fraction", 1), ("flush_seconds", _LONGEST_FLUSH_S)):
         if key in values:
-            values[key] = float(_expect(values, key, int, float))
-    if not 0 < values.get("request_fraction", 1.0) <= 1:
-        raise SettingsError(
-            f"request_fraction is {values['request_fraction']}, expected more than 0, at most 1"
-        )
-    if not values.get("flush_seconds", 1.0) > 0:
-        raise SettingsError(f"flush_seconds is {values['flush_seconds']}, expected more than 0")
+            if not 0 < _expect(values, key, int, float) <= highest:
+                raise SettingsError(f"{key} is {values[key]}, expected more than 0, at most {highest}")
+            values[key] = float(values[key])
     for key, kind in (("layers", int), ("workloads", str)):
         if key in values:
             values[key] = _expect_list(values, key, kind)
@@ -115,4 +120,6 @@ def _expect_list(values: Mapping[str, Any], key: str, kind: type) -> tuple[Any, 
     is_list = isinstance(items, list | tuple) and items
     if not is_list or any(not isinstance(item, kind) or isinstance(item, bool) for item in items):
         raise SettingsError(f"{key} is {items!r}, expected a list of at least one {kind.__name__}")
+    if any(isinstance(item, str) and not item.isprintable() for item in items):
+        raise SettingsError(f"{key} is {items!r}, expected labels without control characters")
     return tuple(dict.fromkeys(items))

@@ -12,12 +12,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from kvtrace.trace.format import UNUSED_ROW, ArraySpec, DroppedRecord, LayerRecord, RankRecord
 from kvtrace_capture.affinity import leave_the_engines_core
+from kvtrace_capture.losses import Losses
 from kvtrace_capture.store_files import StoreFiles
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ logger = logging.getLogger("kvtrace.capture")
 CHUNK_BUFFER_BYTES: Final = 128 << 20
 MAX_ROWS_PER_CHUNK: Final = 4096
 MIN_ROWS_PER_CHUNK: Final = 64
-MAX_UNWRITTEN_LOSSES: Final = 65_536
-"""While the disk takes nothing; beyond that many, lost rows are counted without their requests."""
 
 
 def rows_per_chunk(layers: tuple[LayerRecord, ...]) -> int:
@@ -87,7 +86,7 @@ class TraceWriter:
         self._rank = rank
         self._flush_seconds = flush_seconds
         self._queue_bytes = queue_bytes
-        self._queue: deque[StepRows | DroppedRecord | threading.Event] = deque()
+        self._queue: deque[StepRows | threading.Event | Literal["losses"]] = deque()
         self._queued_bytes = 0
         self._closing = False
         self._wake = threading.Condition()
@@ -101,11 +100,15 @@ class TraceWriter:
         }
         self._filled = 0
         self._oldest_row_at = 0.0
-        self._losses: dict[tuple[int, str], DroppedRecord] = {}
-        """What dropped.jsonl does not say yet, by request and reason."""
-        self._num_uncounted = 0
+        self._losses = Losses()
+        self._is_loss_queued = False
         self._thread = threading.Thread(target=self._run, name="kvtrace-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def queue_bytes(self) -> int:
+        """Return the bytes of rows that may wait."""
+        return self._queue_bytes
 
     def has_room(self, num_bytes: int) -> bool:
         """Return whether rows of so many bytes would be queued now."""
@@ -128,12 +131,17 @@ class TraceWriter:
 
     def drop(self, dropped: DroppedRecord) -> None:
         """Note rows that were sampled and are not stored."""
+        self._losses.add(dropped)
         with self._wake:
-            self._queue.append(dropped)
-            self._wake.notify()
+            if not self._is_loss_queued:
+                self._is_loss_queued = True
+                self._queue.append("losses")
+                self._wake.notify()
 
     def flush(self, timeout: float = 60.0) -> None:
         """Write and commit what is queued now, and wait for it."""
+        if not self._thread.is_alive():
+            return
         is_done = threading.Event()
         with self._wake:
             self._queue.append(is_done)
@@ -157,17 +165,20 @@ class TraceWriter:
 
     def _run(self) -> None:
         leave_the_engines_core()
-        while self._handle(self._next_item()):
-            pass
+        while not self._is_drained():
+            self._handle(self._next_item())
         self._finish()
 
-    def _handle(self, item: StepRows | DroppedRecord | threading.Event | None) -> bool:
-        """Store or count one item. item: None where a flush is due. Return whether there may be more."""
+    def _is_drained(self) -> bool:
+        """Return whether all that there will ever be is written: rows may come while a chunk is committed."""
+        with self._wake:
+            return self._closing and not self._queue and not self._filled
+
+    def _handle(self, item: StepRows | threading.Event | Literal["losses"] | None) -> None:
+        """Store or count one item. item: None where a flush is due."""
         try:
             if isinstance(item, StepRows):
                 self._take(item)
-            elif isinstance(item, DroppedRecord):
-                self._lose(item)
             is_asked = isinstance(item, threading.Event)
             if self._filled and (item is None or is_asked or self._is_flush_due()):
                 self._write_chunk()
@@ -177,7 +188,6 @@ class TraceWriter:
             self._fail(error)
         if isinstance(item, threading.Event):
             item.set()
-        return item is not None or not self._closing
 
     def _finish(self) -> None:
         """Write what a reader must know of the end, as far as the disk still takes it."""
@@ -187,14 +197,13 @@ class TraceWriter:
                 self._files.close()
             else:
                 self._files.note_failure(self.failure)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the log must say what the trace cannot
             if self.failure is None:
                 self._fail(error)
-        uncounted = self._num_uncounted + sum(lost.num_rows for lost in self._losses.values())
-        if uncounted:
+        if uncounted := self._losses.num_rows:
             logger.error("kvtrace: %d rows are lost that the trace could not count", uncounted)
 
-    def _next_item(self) -> StepRows | DroppedRecord | threading.Event | None:
+    def _next_item(self) -> StepRows | threading.Event | Literal["losses"] | None:
         """Wait for the next item; None when a flush is due or the writer is closing."""
         with self._wake:
             while not self._queue:
@@ -205,6 +214,8 @@ class TraceWriter:
             item = self._queue.popleft()
             if isinstance(item, StepRows):
                 self._queued_bytes -= item.num_bytes
+            elif item == "losses":
+                self._is_loss_queued = False
             return item
 
     def _is_flush_due(self) -> bool:
@@ -256,7 +267,7 @@ class TraceWriter:
         if self.failure is None:
             self.failure = str(error) or type(error).__name__
             logger.error("kvtrace: capture stopped, the trace keeps its committed rows: %s", self.failure)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 self._files.note_failure(self.failure)
         lost = self._buffer["rows/kv/request"][: self._filled].copy()
         self._filled = 0
@@ -265,25 +276,13 @@ class TraceWriter:
     def _note_lost(self, requests: NDArray[np.int32]) -> None:
         numbers, counts = np.unique(requests, return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            self._lose(DroppedRecord(request=number, num_rows=count, reason="write_failed"))
+            self._losses.add(DroppedRecord(request=number, num_rows=count, reason="write_failed"))
         self._write_losses()
-
-    def _lose(self, lost: DroppedRecord) -> None:
-        key = lost.request, lost.reason
-        if key in self._losses:
-            lost = lost.model_copy(update={"num_rows": lost.num_rows + self._losses[key].num_rows})
-        elif len(self._losses) >= MAX_UNWRITTEN_LOSSES:
-            self._num_uncounted += lost.num_rows
-            return
-        self._losses[key] = lost
 
     def _write_losses(self) -> None:
         """Count lost rows in dropped.jsonl. What a full disk does not take is tried again with the next."""
-        with contextlib.suppress(OSError):
-            for key, lost in list(self._losses.items()):
-                self._files.append_dropped(lost)
-                del self._losses[key]
-            self._files.commit_dropped()
+        with contextlib.suppress(Exception):
+            self._losses.write(self._files.append_dropped, self._files.commit_dropped)
 
 
 def _buffer(spec: ArraySpec, num_rows: int) -> NDArray[Any]:

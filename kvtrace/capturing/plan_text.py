@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvtrace.byte_text import byte_text
+
 if TYPE_CHECKING:
     from kvtrace.capturing.plan import CapturePlan
 
@@ -23,9 +25,9 @@ def plan_text(plan: CapturePlan) -> str:
         f"{f'{question.fraction:g} ± {question.margin:g}':>13}  {'bytes':>8}  {'traffic':>8}",
     ]
     lines.extend(
-        f"{f'1 in {s.position_stride:,}':<10}{_bytes(s.bytes_per_day):>10}  {s.vectors_per_request:>9,.4g}  "
-        f"{s.design_effect:>7,.4g}  {s.requests_for_margin:>13,}  {_bytes(s.bytes_for_margin):>8}  "
-        f"{s.hours_for_margin:>8,.3g}"
+        f"{f'1 in {s.position_stride:,}':<10}{byte_text(s.bytes_per_day):>10}  "
+        f"{s.vectors_per_request:>9,.4g}  {s.design_effect:>7,.4g}  {s.requests_for_margin:>13,}  "
+        f"{byte_text(s.bytes_for_margin):>8}  {s.hours_for_margin:>8,.3g}"
         for s in plan.samplings
     )
     lines += [
@@ -41,15 +43,3 @@ def plan_text(plan: CapturePlan) -> str:
             f"at most {question.fraction + question.margin:g}."
         )
     return "\n".join(lines) + "\n"
-
-
-def _bytes(number: float) -> str:
-    """Return bytes in thousands, three digits.
-
-    >>> _bytes(1_440_000), _bytes(999), _bytes(999_600)
-    ('1.44 MB', '999 B', '1 MB')
-    """
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while number >= 999.5 and len(units) > 1:
-        number, units = number / 1000, units[1:]
-    return f"{number:.3g} {units[0]}"

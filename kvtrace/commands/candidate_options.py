@@ -44,10 +44,24 @@ FP8_FORMAT = Annotated[
     str | None,
     typer.Option("--fp8-format", help="e4m3fn, e5m2 or e4m3fnuz. Default: the engine's.", show_default=False),
 ]
+
+
+def known_backend(name: str | None) -> str | None:
+    """Return the name given to --backend. Raises InputError: kvtrace knows no such backend."""
+    if name is not None:
+        from kvtrace.numerics.backends import find_backend
+
+        find_backend(name)
+    return name
+
+
 BACKEND = Annotated[
     str | None,
     typer.Option(
-        "--backend", help="Attention backend that applies the scales, by its name.", show_default=False
+        "--backend",
+        help="Attention backend that applies the scales, by its name, such as FLASH_ATTN or FLASHINFER.",
+        callback=known_backend,
+        show_default=False,
     ),
 ]
 TENSOR_PARALLEL = Annotated[

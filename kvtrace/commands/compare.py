@@ -24,6 +24,15 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="CANDIDATE",
+            help="Compare every row with this one; else each with the simplest that differs in the least.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: FORMAT_TEXT_JSON = TextFormat.text,
     as_json: JSON = False,
     output: OUTPUT = None,
@@ -43,7 +52,9 @@ def compare(
     from kvtrace.runs.open import open_run
 
     limits = load_policy(policy) if policy else None
-    found = compare_runs([open_run(run) for run in runs], limits, allow_different=allow_different or ())
+    found = compare_runs(
+        [open_run(run) for run in runs], limits, allow_different=allow_different or (), baseline=baseline
+    )
     if chosen_format(output_format, as_json=as_json) is TextFormat.json:
         deliver(found.model_dump_json(indent=2) + "\n", output, force=force)
     else:

@@ -86,6 +86,8 @@ def _parameters(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise QueryError(f"--param {pair!r}: expected NAME=VALUE, such as --param top=20")
+        if name in parameters:
+            raise QueryError(f"--param {name} is given twice; expected one value")
         parameters[name] = value
     return parameters
 

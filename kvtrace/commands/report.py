@@ -27,7 +27,7 @@ from kvtrace.commands.candidate_options import (
     policy_stamp,
 )
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
-from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.errors import InputError, NotATraceError, OutputExistsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,10 +176,18 @@ def _rendered(built: Report, run: Run, chosen: ReportFormat) -> str:
 def _is_run(inputs: list[Path], for_traces: list[str]) -> bool:
     """Return whether the input is one run; False where all are traces.
 
-    for_traces: options given that a run cannot take any more.
+    for_traces: options given that a run cannot take any more. Raises InputError: a run among others.
+    NotATraceError: an input is neither.
     """
+    from kvtrace.runs.open import missing_run
     from kvtrace.runs.schema import RUN_FILE
+    from kvtrace.trace.format import TRACE_FILE
 
+    for path in inputs:
+        if not (path / RUN_FILE).is_file() and not (path / TRACE_FILE).is_file():
+            expected = "a trace (NAME.kvtrace, as captured) or a run (the output of kvtrace replay)"
+            lacking = f"holds neither {TRACE_FILE} nor {RUN_FILE}"
+            raise NotATraceError(missing_run(path, expected, lacking))
     runs = [path for path in inputs if (path / RUN_FILE).is_file()]
     if not runs:
         return False

@@ -49,8 +49,6 @@ WITH covered AS (
 )
 SELECT candidate, tensor, layer, kv_head,
   any_value(covered_amax) AS covered_amax,
-  sum(num_values)::BIGINT AS num_values,
-  sum(num_clipped)::BIGINT AS num_clipped,
   max(max_abs) AS max_abs,
   sum(weight * num_flushed) / nullif(sum(weight * num_values), 0)
     AS flushed_frac,

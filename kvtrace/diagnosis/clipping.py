@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kvtrace.diagnosis.case import Case, Subject
     from kvtrace.diagnosis.finding import Head, Severity
 
-_HEAD: Final = 0.005
-_WORKLOAD_OR_PHASE: Final = 0.01
-_OCTAVE: Final = 0.02
+HEAD_LIMIT: Final = 0.005
+WORKLOAD_OR_PHASE_LIMIT: Final = 0.01
+OCTAVE_LIMIT: Final = 0.02
 """A stratum holds fewer values than the whole, so its share wanders more: see the table of percentiles and
 strata in tests/incidents."""
 _ERROR_MEAN: Final = 0.02
@@ -93,7 +93,7 @@ def clipping_heads(case: Case, candidate: str) -> list[ClippingHead]:
     }
     heads = [
         ClippingHead(head, whole[head], whole[head], "")
-        if whole[head] > _HEAD
+        if whole[head] > HEAD_LIMIT
         else ClippingHead(head, whole[head], row["clip_error"], _where(row))
         for head, row in worst.items()
     ]
@@ -127,15 +127,15 @@ def _strata(case: Case, candidate: str) -> list[Row]:
     """Return the strata that have requests enough to count."""
     return [
         row
-        for row in case.clipping_strata(candidate, _HEAD)
+        for row in case.clipping_strata(candidate, HEAD_LIMIT)
         if case.num_requests.get(stratum_of(row), 0) >= _least_requests(row)
     ]
 
 
 def _limit(row: Row) -> float:
     if row["position_octave"] is not None:
-        return _OCTAVE
-    return _HEAD if row["workload"] is None and row["phase"] is None else _WORKLOAD_OR_PHASE
+        return OCTAVE_LIMIT
+    return HEAD_LIMIT if row["workload"] is None and row["phase"] is None else WORKLOAD_OR_PHASE_LIMIT
 
 
 def _where(row: Row) -> str:
@@ -161,8 +161,6 @@ def _finding(case: Case, subject: Subject, tensor: str, clipping: Sequence[Clipp
     heads = tuple(one.head for one in clipping)
     share, low, high, affected, requests = _vectors_of_worst(case, subject, clipping[0].head)
     total = [row for row in case.whole_heads(subject.name) if row["tensor"] == tensor]
-    num_clipped = sum(row["num_clipped"] for row in total)
-    num_values = sum(row["num_values"] for row in total)
     beyond = max(row["max_abs"] / row["covered_amax"] for row in rows if row["covered_amax"])
     return Finding(
         id=f"{tensor}-clips",
@@ -170,12 +168,12 @@ def _finding(case: Case, subject: Subject, tensor: str, clipping: Sequence[Clipp
         confidence=confidence_of(affected),
         candidate=subject.name,
         message=(
-            f"{tensor.upper()} clips in {len(heads)} of {len(total)} heads ({some_heads(heads)}): "
-            f"{percent(num_clipped / num_values)} of its values, which make up to "
-            f"{percent(max(row['clip_error_frac'] or 0 for row in rows))} of a head's squared error. "
-            f"Worst: layer {worst['layer']} head {worst['kv_head']} loses "
-            f"{percent(clipping[0].worst)} of its energy{clipping[0].where}, largest value "
-            f"{times(worst['max_abs'] / worst['covered_amax'])} the covered one; an estimated "
+            f"{tensor.upper()} clips in {len(heads)} of {len(total)} heads ({some_heads(heads)}). "
+            f"Worst: layer {worst['layer']} head {worst['kv_head']} clips "
+            f"{percent(worst['num_clipped'] / worst['num_values'])} of its own values, which make "
+            f"{percent(worst['clip_error_frac'] or 0.0)} of its squared error; it loses "
+            f"{percent(clipping[0].worst)} of its energy{clipping[0].where}, its largest value is "
+            f"{times(worst['max_abs'] / worst['covered_amax'])} the covered one, and an estimated "
             f"{percent(share)} of its vectors clip (95 %: {percent(low)} to {percent(high)}), "
             f"seen in {affected} of {requests} requests"
         ),

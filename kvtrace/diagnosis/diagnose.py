@@ -68,6 +68,7 @@ _TIERS: Final = {
     "coverage": 5,
     "rounding-floor": 7,
     "bf16-rounding": 8,
+    "weights-equal": 9,
 }
 """What a reader should hear first among equals: what the artifact is, then where values left the range, then
 what the scale does to them. Other audit findings are of tier 0."""
@@ -75,6 +76,8 @@ _CANNOT_TELL: Final = -2
 _EXPLAINED: Final = 10
 _SYMPTOMS: Final = ("k-clips", "v-clips", "outlier-head", "no-scale-helps", "too-wide")
 _DRIFTS: Final = ("drift-workload", "drift-position", "drift-output-length")
+_ALL_IS_WELL: Final = ("not-the-scales", "weights-equal")
+"""Notes that something is as it should be: a verdict does not name them beside itself."""
 _CIRCUMSTANCES: Final = ("short-calibration", "outside-envelope")
 """They make clipping likely, and do not name its place; what is measured comes first."""
 
@@ -204,9 +207,10 @@ def _verdict(subjects: Sequence[Subject], ranked: Sequence[Finding]) -> Verdict:
     else:
         status = "sound"
         under = plain(judged[0], 40) if len(judged) == 1 else f"any of {len(judged)} sets of scales"
-        noted = dict.fromkeys(one.id for one in ranked if one.id != "not-the-scales")
-        headline = f"NOT THE SCALES: nothing above a note was found under {under}" + (
-            f"; noted: {', '.join(noted)}" if noted else ""
+        noted = dict.fromkeys(one.id for one in ranked if one.id not in _ALL_IS_WELL)
+        headline = (
+            "NOT THE SCALES: no clipping, flushing or drift beyond the limits, and no fault of the scales, "
+            f"was found under {under}" + (f"; noted: {', '.join(noted)}" if noted else "")
         )
     return Verdict(
         status=status,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.diagnosis.case import bound
+from kvtrace.diagnosis.clipping import HEAD_LIMIT, OCTAVE_LIMIT, WORKLOAD_OR_PHASE_LIMIT
 from kvtrace.diagnosis.finding import Finding
+from kvtrace.diagnosis.underflow import FLUSHED_LIMIT, FLUSHED_LIMIT_WITH_ERROR
 from kvtrace.diagnosis.wording import percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from kvtrace.diagnosis.case import Case, Subject
+    from kvtrace.diagnosis.case import Case, Row, Subject
 
 _EVIDENCE: Final = """
 SELECT tensor, sum(num_values)::BIGINT AS num_values,
@@ -36,8 +38,6 @@ def finding_of(case: Case, subject: Subject, findings: Sequence[Finding]) -> Fin
     if own or not heads:
         return None
     sql = bound(_EVIDENCE, candidate=subject.name)
-    clip = max(row["clip_error"] or 0.0 for row in heads)
-    headroom = min((row["covered_amax"] / row["max_abs"] for row in heads if row["max_abs"]), default=1.0)
     in_effect = (
         "they are what ran" if subject.in_effect else "they are not what was captured, so hypothetical"
     )
@@ -47,13 +47,32 @@ def finding_of(case: Case, subject: Subject, findings: Sequence[Finding]) -> Fin
         confidence="certain",
         candidate=subject.name,
         message=(
-            f"nothing speaks against these scales ({in_effect}). Excluded: clipping (at most {percent(clip)} "
-            f"of a head's energy; covered amax at least {times(headroom)} the largest value), flushing (at "
-            f"most {percent(max(row['flushed_frac'] or 0 for row in heads))} of a head's values), drift by "
-            f"workload, position and output length, faults of the artifact. Not visible here: {_INVISIBLE}"
+            f"nothing speaks against these scales ({in_effect}). Excluded: "
+            f"{'; '.join(_excluded(subject, heads))}. Not visible here: {_INVISIBLE}"
         ),
         action="Look elsewhere: serve the same prompts with --kv-cache-dtype auto. If quality stays low, FP8 "
         "is not the cause; if it recovers, suspect the attention kernel or the cache transfer",
         evidence=tuple(case.rows(sql)),
         sql=sql,
     )
+
+
+def _excluded(subject: Subject, heads: Sequence[Row]) -> Iterator[str]:
+    """Yield what was looked for and not found, each with its limit and how near the worst head comes."""
+    clip = max(row["clip_error"] or 0.0 for row in heads)
+    flushed = max(row["flushed_frac"] or 0.0 for row in heads)
+    beyond = max((row["max_abs"] / row["covered_amax"] for row in heads if row["max_abs"]), default=0.0)
+    yield (
+        f"a head that loses over {percent(HEAD_LIMIT)} of its energy by clipping "
+        f"({percent(WORKLOAD_OR_PHASE_LIMIT)} in a workload or phase, {percent(OCTAVE_LIMIT)} in a range of "
+        f"positions); the worst loses {percent(clip)}, and the largest value is at most {times(beyond)} what "
+        "is covered"
+    )
+    yield (
+        f"a head that flushes over {percent(FLUSHED_LIMIT)} of its values to 0, or "
+        f"{percent(FLUSHED_LIMIT_WITH_ERROR)} with twice the error of rounding; the worst flushes "
+        f"{percent(flushed)}"
+    )
+    yield "clipping beyond these limits in one workload, beyond a position or with output length alone"
+    if subject.kind == "artifact":
+        yield "an error or a warning about the artifact's names, shapes, values or manifest"

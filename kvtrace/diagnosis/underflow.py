@@ -15,8 +15,8 @@ Blame = Literal["other-head", "scale", "values"]
 
 _OVER_FLOOR: Final = 2.0
 """Error without clipping, in multiples of what rounding leaves (3 dB); real heads wander by 1.5."""
-_FLUSHED_WITH_ERROR: Final = 0.02
-_FLUSHED: Final = 0.15
+FLUSHED_LIMIT_WITH_ERROR: Final = 0.02
+FLUSHED_LIMIT: Final = 0.15
 """Of a head's values: a few huge ones hide in Σ x² what becomes of all others. Absmax scales 256 times too
 wide flush 2 % and cost nothing, 2,048 times 12 % and begin to cost."""
 _WIDE: Final = 16.0
@@ -88,7 +88,7 @@ def evidence_sql(subject: Subject) -> str:
 def _loses(row: Row, floor: float) -> bool:
     flushed = row["flushed_frac"] or 0.0
     over = (row["other_error"] or 0.0) > _OVER_FLOOR * floor
-    return (over and flushed > _FLUSHED_WITH_ERROR) or flushed > _FLUSHED
+    return (over and flushed > FLUSHED_LIMIT_WITH_ERROR) or flushed > FLUSHED_LIMIT
 
 
 def _blame(row: Row, widest: Row) -> Blame:

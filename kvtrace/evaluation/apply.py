@@ -9,6 +9,7 @@ import numpy as np
 
 from kvtrace.errors import InputError, InvalidCandidateError
 from kvtrace.numerics import find_pair
+from kvtrace.numerics.backends import REFUSING_PER_HEAD, why_not
 from kvtrace.numerics.online import SCALE_BYTES
 from kvtrace.scales import resolve
 
@@ -84,8 +85,11 @@ def apply_candidate(candidate: Candidate, trace: Trace) -> AppliedScales | None:
 def _check_setup(setup: EngineSetup) -> None:
     try:
         find_pair(setup.engine, setup.fp8_format)
+        reason = why_not(setup.engine, setup.backend)
     except InputError as error:
         raise InvalidCandidateError(str(error)) from error
+    if reason is not None:
+        raise InvalidCandidateError(reason)
 
 
 def _keys(trace: Trace) -> Iterator[ScaleKey]:
@@ -148,6 +152,11 @@ def _artifact_scales(
         fnuz=setup.fp8_format == "e4m3fnuz",
     )
     resolved.require_valid()
+    if resolved.notes_of("collapsed") and setup.engine in REFUSING_PER_HEAD:
+        raise InvalidCandidateError(
+            f"backend {setup.backend} takes no scale per head, and {artifact.name} has them: vLLM refuses to "
+            "start with both on a GPU; give another --backend, or scales per tensor"
+        )
     scales = {}
     for key in _keys(trace):
         found = resolved.scale(*key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.gate.decide import BY_GROUPS
+from kvtrace.gate.decide import BY_ESTIMATE, BY_GROUPS
 from kvtrace.gate.outcome import Verdict
 from kvtrace.plain_text import plain
 
@@ -67,13 +67,16 @@ def _lines(outcome: CheckOutcome) -> Iterator[str]:
     for trigger in outcome.triggers or ("none",):
         yield from wrapped(trigger, "    ", "  - ")
     yield ""
-    ratios = any(
-        limit.num_heads and limit.basis == BY_GROUPS for one in outcome.segments for limit in one.limits
+    bases = {limit.basis for one in outcome.segments for limit in one.limits if limit.num_heads}
+    of_values = f"; of values: {outcome.ratio_interval_method}" if BY_GROUPS in bases else ""
+    estimated = (
+        " A limit without an interval is never breached: its estimate is within it, or it is untold."
+        if BY_ESTIMATE in bases
+        else ""
     )
-    of_values = f"; of values: {outcome.ratio_interval_method}" if ratios else ""
     yield from wrapped(
         f"{100 * outcome.confidence:g} % intervals by request: {outcome.interval_method}{of_values}. "
-        f"A breach is claimed by: {outcome.multiple_testing}.",
+        f"A breach is claimed by: {outcome.multiple_testing}.{estimated}",
         first="",
     )
 

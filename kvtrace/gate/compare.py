@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.gate.check import check, policy_reference
 from kvtrace.gate.comparison import Comparison, Decision, DecisionRow, Role
 from kvtrace.gate.constant import held_constant
-from kvtrace.gate.contenders import changed_facts, contenders, rival
+from kvtrace.gate.contenders import changed_facts, contenders, named_baseline, rival
 from kvtrace.gate.evidence import measurements, nested_tensors, paired_evidence, tensor_evidence
 from kvtrace.gate.outcome import Verdict
 from kvtrace.gate.segment_pairs import EVERY_WORKLOAD
@@ -38,18 +38,28 @@ _DECISIONS: Final = {
 
 
 def compare(
-    runs: Sequence[Run], policy_file: PolicyFile | None = None, *, allow_different: Collection[str] = ()
+    runs: Sequence[Run],
+    policy_file: PolicyFile | None = None,
+    *,
+    allow_different: Collection[str] = (),
+    baseline: str | None = None,
 ) -> Comparison:
     """Return the decision table of all candidates.
 
     policy_file: decides; None: nothing is decided. allow_different: fields that the runs may differ in, shown
-    with their values. A candidate that no engine can run is invalid and never scored; one that an engine runs
-    differently than asked is scored as it runs, with a note. Raises ComparisonError: the runs differ in
-    something that should be constant, or a field does not exist.
+    with their values. baseline: the row, by name, that all others are compared with; None: each with the one
+    that differs from it in the least. A candidate that no engine can run is invalid and never scored; one
+    that an engine runs differently than asked is scored as it runs, with a note. Raises ComparisonError: the
+    runs differ in something that should be constant, a field does not exist, or no valid row has the
+    baseline's name.
     """
     shared, different = held_constant(runs, allow_different)
     connected = [(run, connect_with_views(run)) for run in runs]
     table, repeated = contenders(connected, same_conditions=not different)
+    against = {
+        name: rival(name, table, None if baseline is None else named_baseline(baseline, table))
+        for name in table
+    }
     confidence = policy_file.policy.confidence if policy_file else _CONFIDENCE
     segments = protected_segments(
         policy_file.policy if policy_file else EVERY_WORKLOAD, _workloads(one for _, one in connected)
@@ -69,15 +79,17 @@ def compare(
         interval_method=METHOD,
         ratio_interval_method=RATIO_METHOD,
         rows=tuple(
-            _row(name, table, measured, segments, constant, different, policy_file, confidence)
+            _row(name, against[name], table, measured, segments, constant, different, policy_file, confidence)
             for name in table
         ),
         same_rows=repeated,
+        baseline=baseline,
     )
 
 
 def _row(
     name: str,
+    against: str | None,
     table: dict[str, Contender],
     measured: Mapping[str, Measurements],
     segments: Sequence[ProtectedSegment],
@@ -87,7 +99,6 @@ def _row(
     confidence: float,
 ) -> DecisionRow:
     one = table[name]
-    against = rival(name, table)
     decision, reason, decided = _decision(one, policy_file)
     evidence: tuple[TensorEvidence, ...] = ()
     paired: tuple[Paired, ...] = ()
@@ -134,7 +145,7 @@ def _pairs(
     name: str,
 ) -> tuple[tuple[Paired, ...], str | None]:
     if against is None:
-        return (), "nothing simpler to compare it with"
+        return (), "compared with no other row"
     other = table[against]
     if other.role is Role.baseline:
         return (), "BF16 clips nothing: the evidence is the difference"

@@ -33,6 +33,8 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         yield from wrapped(f"policy {plain(policy.name)} of {policy.date}, sha256 {policy.sha256[:16]}…")
         if policy.written_after_run:
             yield from wrapped("NOTE: the policy is dated after the run; limits belong before the results")
+    if comparison.baseline is not None:
+        yield from wrapped(f"every row is compared with {plain(comparison.baseline)} (--baseline)")
     for repeated in comparison.same_rows:
         yield from wrapped(f"left out as a repetition: {repeated}")
     yield from ("", "DECISIONS")

@@ -163,3 +163,5 @@ class Comparison(_Outcome):
     rows: tuple[DecisionRow, ...]
     same_rows: tuple[str, ...]
     """Candidates left out because another run has the same one on the same requests."""
+    baseline: str | None = None
+    """The row named for all others to be compared with; None: each with the one that differs in the least."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace.errors import ComparisonError
 from kvtrace.gate.comparison import Role
 from kvtrace.plain_text import plain
 
@@ -135,14 +136,27 @@ def contenders(
     }, tuple(repeated)
 
 
-def rival(name: str, table: dict[str, Contender]) -> str | None:
+def named_baseline(name: str, table: dict[str, Contender]) -> str:
+    """Return `name`. Raises ComparisonError: no row is called so, or it is invalid."""
+    if name not in table:
+        valid = ", ".join(plain(other) for other, found in table.items() if found.is_valid)
+        raise ComparisonError(f"--baseline {plain(name)}: no such candidate; expected one of {valid}")
+    if not table[name].is_valid:
+        raise ComparisonError(f"--baseline {plain(name)} is invalid: {plain(table[name].reason or '', 300)}")
+    return name
+
+
+def rival(name: str, table: dict[str, Contender], baseline: str | None = None) -> str | None:
     """Return the row that `name` is compared with: the one that differs in the least, the simpler one.
 
-    Layers left out: the same scales without that. Calibrated, online or as served: the default scales. Else BF16.
+    Layers left out: the same scales without that. Calibrated, online or as served: the default scales. Else
+    BF16. baseline: a row that takes the place of all these.
     """
     one = table[name]
-    if not one.is_valid or one.role is Role.baseline:
+    if not one.is_valid or one.role is Role.baseline or name == baseline:
         return None
+    if baseline is not None:
+        return baseline
     others = {other: found for other, found in table.items() if other != name and found.is_valid}
 
     def first(role: Role) -> str | None:

@@ -145,9 +145,7 @@ def decide_values(
         num_estimated=int(estimated.sum()),
         worst=head(int(worst_first[0])) if len(heads) else None,
         breached=tuple(head(int(entry)) for entry in worst_first if breached[entry])[:_MOST_LISTED],
-        reason=_value_reason(int(untold.sum()), value, has_groups=found is not None)
-        if untold.any()
-        else None,
+        reason=_value_reason(value[untold], has_groups=found is not None) if untold.any() else None,
     )
 
 
@@ -209,10 +207,11 @@ def _vector_reason(bound: float, num_untold: int, policy: Policy) -> str:
     return f"{heads}; a head without one event takes about {needed:,} requests to be within"
 
 
-def _value_reason(num_untold: int, value: NDArray[np.float64], *, has_groups: bool) -> str:
-    if np.isnan(value).any():
-        return "heads without a finite value"
-    heads = f"{num_untold:,} head{'s' if num_untold > 1 else ''}"
+def _value_reason(untold: NDArray[np.float64], *, has_groups: bool) -> str:
+    """Return why: untold has the values of the heads that cannot be told."""
+    heads = f"{untold.size:,} head{'s' if untold.size > 1 else ''}"
+    if np.isnan(untold).all():
+        return f"{heads} without a finite value"
     if not has_groups:
         return (
             f"{heads}: the estimate is beyond the limit, without an interval to tell; kvtrace replay "

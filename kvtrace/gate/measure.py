@@ -57,9 +57,11 @@ WITH per_request AS (
 SELECT segment, layer, kv_head, tensor, count(*) FILTER (n > 0) AS num_requests,
   sum(nonfinite) AS num_nonfinite, sum(n) AS n, sum(n * n) AS nn,
   count(*) FILTER (clipped > 0) AS clipped_k, sum(clipped) AS clipped_x,
-  sum(clipped * clipped) AS clipped_xx, sum(clipped * n) AS clipped_xn, max(clipped / nullif(n, 0)) AS clipped_max,
+  sum(clipped * clipped) AS clipped_xx, sum(clipped * n) AS clipped_xn,
+  max(clipped / nullif(n, 0)) AS clipped_max,
   count(*) FILTER (outside > 0) AS outside_k, sum(outside) AS outside_x,
-  sum(outside * outside) AS outside_xx, sum(outside * n) AS outside_xn, max(outside / nullif(n, 0)) AS outside_max
+  sum(outside * outside) AS outside_xx, sum(outside * n) AS outside_xn,
+  max(outside / nullif(n, 0)) AS outside_max
 FROM per_request
 GROUP BY segment, layer, kv_head, tensor
 ORDER BY segment, layer, kv_head, tensor

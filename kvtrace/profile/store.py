@@ -108,9 +108,7 @@ def write_profile(trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], 
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
     try:
         sizes, mtimes = _chunk_stats(trace.block_refs())
-        records = []
-        for tensor in tensors:
-            records.append(_write_tensor(partial, tensor))
+        records = tuple(_write_tensor(partial, tensor) for tensor in tensors)
         write_group(partial, "chunks")
         for spec, values in zip(chunk_specs(), (sizes, mtimes), strict=True):
             write_array(partial, spec, values)
@@ -121,7 +119,7 @@ def write_profile(trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], 
             num_tokens=len(trace.tokens),
             num_chunks=len(sizes),
             cells=tuple(_cell_records(cells)),
-            tensors=tuple(records),
+            tensors=records,
         )
         (partial / PROFILE_FILE).write_text(seal(record, indent=1) + "\n", encoding="utf-8")
         if path.exists():

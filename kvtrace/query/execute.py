@@ -10,6 +10,7 @@ import duckdb
 from kvtrace.errors import QueryError
 from kvtrace.query.guard import refuse_unless_select
 from kvtrace.query.library import variables, views_sql
+from kvtrace.query.parameters import check_values
 from kvtrace.runs.open import connect
 
 if TYPE_CHECKING:
@@ -53,10 +54,13 @@ def run_query(
 ) -> Result:
     """Return the rows of a query of the library; parameters it is not given keep their defaults.
 
-    Raises QueryError: a parameter it does not have, or one with a value it cannot take.
+    Raises QueryError: a parameter it does not have, or one with a value it cannot take, such as the name of a
+    candidate that the run does not hold; the text says what it takes.
     """
     parameters = parameters or {}
-    _check_known(parameters, set(query.parameters), f"query {query.name}")
+    where = f"query {query.name}"
+    _check_known(parameters, set(query.parameters), where)
+    check_values(connection, where, parameters)
     return _run(connection, query.sql, parameters, sorted(query.parameters), limit)
 
 

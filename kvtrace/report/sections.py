@@ -139,7 +139,7 @@ class CandidateSummary:
     __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     candidate: str
-    kind: Literal["bf16", "effective", "unit", "artifact"]
+    kind: Literal["bf16", "effective", "unit", "artifact", "online"]
     status: Literal["valid", "invalid"]
     reason: str | None
     """Why it is invalid."""
@@ -251,7 +251,7 @@ class Captured:
     max_prompt_tokens: int | None
     max_output_tokens: int | None
     num_missing: int
-    """Positions never computed here, such as prefix-cache hits."""
+    """Positions not captured: prefix-cache hits, or capture was switched off."""
     num_dropped: int
     """Rows sampled and lost."""
 

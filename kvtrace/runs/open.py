@@ -26,8 +26,6 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     # Spilling would write next to the user's files.
     "temp_directory": "",
 }
-
-
 _SQL_TYPES: Final = {
     "string": "VARCHAR",
     "int32": "INTEGER",
@@ -92,12 +90,27 @@ def connect(run: Run) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _not_a_run(path: Path) -> str:
+def missing_run(path: Path, expected: str, lacking: str = f"not a kvtrace run (no {RUN_FILE})") -> str:
+    """Return why there is no run at `path`, what was expected and what to do.
+
+    expected, lacking: what would have been taken, and what a directory that is none of it lacks, in words.
+    """
     if not path.exists():
-        return f"{path}: no such file or directory; expected a run, the output of kvtrace replay"
+        return f"{path}: no such file or directory; expected {expected}"
+    if not path.is_dir():
+        return f"{path}: is a file; expected the directory of {expected}"
+    if any((path / table.file_name).exists() for table in TABLES):
+        return (
+            f"{path}: {RUN_FILE} is missing beside the tables of a run, so the run is not whole; expected "
+            f"{expected}. Run kvtrace replay again, with another -o"
+        )
+    return f"{path}: {lacking}; expected {expected}. kvtrace replay TRACE -o RUN makes a run"
+
+
+def _not_a_run(path: Path) -> str:
     if (path / TRACE_FILE).exists():
         return f"{path}: a trace, not a run; kvtrace replay makes a run of it"
-    return f"{path}: not a kvtrace run (no {RUN_FILE}); expected the output directory of kvtrace replay"
+    return missing_run(path, "a run, the output of kvtrace replay")
 
 
 def _read_record(file: Path) -> RunRecord:

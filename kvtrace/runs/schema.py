@@ -124,7 +124,7 @@ SCALES: Final = Table(
         Column(
             "scale",
             "float32",
-            "dequantization multiplier; NULL where the tensor is not quantized",
+            "dequantization multiplier; NULL where not quantized, or every vector gets its own (online)",
         ),
         Column(
             "covered_amax",

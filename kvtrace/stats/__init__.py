@@ -13,9 +13,8 @@ from kvtrace.stats.fractions import (
     request_sums,
 )
 from kvtrace.stats.jackknife import RatioIntervals, jackknife_ratios, ratio_p_values
-from kvtrace.stats.maxima import expected_maximum, maximum_quantile, rarefied_maxima
+from kvtrace.stats.maxima import expected_maximum
 from kvtrace.stats.paired import PairedDifference, paired_difference
-from kvtrace.stats.weights import row_weights
 
 __all__ = [
     "Discoveries",
@@ -29,10 +28,7 @@ __all__ = [
     "expected_maximum",
     "fraction_intervals",
     "jackknife_ratios",
-    "maximum_quantile",
     "paired_difference",
-    "rarefied_maxima",
     "ratio_p_values",
     "request_sums",
-    "row_weights",
 ]

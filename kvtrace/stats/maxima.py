@@ -3,6 +3,9 @@
 A maximum grows with the number of requests, so maxima of unequal samples do not compare. Rarefaction asks
 what a random subset of n requests would have shown, an idea from ecology (Hurlbert 1971, "The nonconcept of
 species diversity", Ecology 52), here with the exact law of the maximum of a subset.
+
+What a run says of maxima is SQL: `queries/amax_by_class.sql`, by the macro `log_choose` of
+`queries/views.sql`. This is the oracle of that SQL, in tests alone.
 """
 
 from __future__ import annotations
@@ -13,8 +16,6 @@ import numpy as np
 from scipy import special
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -29,27 +30,6 @@ def expected_maximum(request_maxima: ArrayLike, num_requests: int) -> float:
     """
     values = np.sort(np.asarray(request_maxima, dtype=np.float64))
     return float(_chance_of_largest(values.size, num_requests) @ values)
-
-
-def maximum_quantile(request_maxima: ArrayLike, num_requests: int, chance: float) -> float:
-    """Return the value at or below which the maximum over `num_requests` requests stays with `chance`."""
-    values = np.sort(np.asarray(request_maxima, dtype=np.float64))
-    cumulative = np.cumsum(_chance_of_largest(values.size, num_requests))
-    # Rounding may leave the last sum a hair below 1.
-    return float(values[min(int(np.searchsorted(cumulative, chance)), values.size - 1)])
-
-
-def rarefied_maxima(groups: Mapping[str, ArrayLike]) -> tuple[int, dict[str, float]]:
-    """Return the size of the smallest group, and each group's expected maximum at that size.
-
-    groups: name → [requests], the largest value in each request. A group without requests is left out.
-    """
-    arrays = {name: np.asarray(values, dtype=np.float64) for name, values in groups.items()}
-    sizes = [values.size for values in arrays.values() if values.size]
-    if not sizes:
-        return 0, {}
-    size = min(sizes)
-    return size, {name: expected_maximum(values, size) for name, values in arrays.items() if values.size}
 
 
 def _chance_of_largest(total: int, drawn: int) -> NDArray[np.float64]:

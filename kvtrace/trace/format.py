@@ -3,18 +3,22 @@
     NAME.kvtrace/
       trace.json          TraceRecord: model, engine, privacy. Written once, by rank 0.
       requests.jsonl      RequestRecord a line, appended by the scheduler; the last line of a request wins.
-      sampling.jsonl      SamplingRecord a line; rows carry the `sampling_id`.
+      sampling.jsonl      SamplingRecord a line; rows carry the `sampling_id`. Replaced at each change.
+      {requests,sampling}.commit.json    LinesCommit, replaced atomically: how far those files are whole
       rank-N.zarr/        one writer each
         rank.json         RankRecord: parallel ranks, layers, KV heads, effective scales.
         commit.json       CommitRecord, replaced atomically. What it does not cover does not exist.
         dropped.jsonl     DroppedRecord a line: rows lost on purpose or by a fault, per request.
+        dropped.commit.json
+        reserve           space that the writer gives back when it fails; gone after an orderly end
         rows/kv/{request,position,step,sampling_id}    [row]
         layers/NN/{k,v}                                [row, kv_head, head_dim]
-      {requests,sampling}.commit.json, rank-N.zarr/dropped.commit.json    how far those files are whole
-        reserve             space that the writer gives back when the disk is full; gone after an orderly end
       repair.json         only in a repaired trace: what was lost (`kvtrace.trace.repair_record`)
+      profile/, profile-groups/    only after a replay: counts over all of it (`kvtrace.trace.profile_format`)
 
-Every JSON object is *sealed*: it carries `crc32c`, the checksum of itself without that key (`seal`).
+Every record is *sealed*: it carries `crc32c`, the checksum of itself without that key (`seal`). Every chunk
+file ends with its CRC32C, and `commit.json` says which one that must be. Zarr's own `zarr.json` is neither;
+an array's is compared with what `rank.json` implies.
 bf16 and fp16 tensors are stored as uint16 bits, since Zarr has no bfloat16. Only numpy, pydantic and
 google-crc32c are imported here: this module is loaded inside the serving engine.
 """

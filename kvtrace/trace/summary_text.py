@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.byte_text import byte_text
 from kvtrace.plain_text import plain
 from kvtrace.trace.repair_text import loss_lines
 
@@ -175,11 +176,9 @@ def _integrity_lines(summary: TraceSummary) -> Iterator[str]:
     if summary.repair:
         yield f"repaired  from the trace with digest {summary.repair.from_digest[:16]}…; lost:"
         yield from (f"          {line}" for line in loss_lines(summary.repair))
+    yield f"          digest {summary.digest[:16]}…"
     cost = summary.cost
     if cost.get("raw_bytes"):
         copies = f" ({cost['copy_s']:.2f} s of it copies)" if "copy_s" in cost else ""
-        yield (
-            f"          {cost['raw_bytes'] / 1e6:,.1f} MB of K, V in {cost['stored_bytes'] / 1e6:,.1f} MB; "
-            f"hook {cost['hook_s']:.2f} s{copies}, write {cost['write_s']:.2f} s"
-        )
-    yield f"          digest {summary.digest[:16]}…"
+        yield f"cost      {byte_text(cost['raw_bytes'])} of K and V in {byte_text(cost['stored_bytes'])}"
+        yield f"          hook {cost['hook_s']:.2f} s{copies}, write {cost['write_s']:.2f} s"

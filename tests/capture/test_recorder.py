@@ -11,6 +11,7 @@ import pytest
 import torch
 import zarr
 from kvtrace_capture.gathered_rows import HookedLayer
+from kvtrace_capture.host_copy import HostCopy
 from kvtrace_capture.recorder import StepRecorder
 from kvtrace_capture.step_plan import PlannedRequest, StepPlan
 from kvtrace_capture.writer import TraceWriter
@@ -140,6 +141,26 @@ def test_a_fault_in_a_hook_is_logged_once_counted_and_never_raised(
     assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 1
 
 
+@pytest.mark.parametrize("failing", ["is_done", "wait"])
+def test_a_device_that_fails_while_rows_are_copied_is_logged_once_and_never_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+) -> None:
+    def fail(_: HostCopy[int]) -> bool:
+        raise RuntimeError("device-side assert")
+
+    worker = Worker(tmp_path)
+    monkeypatch.setattr(HostCopy, "is_done", lambda _: False)
+    monkeypatch.setattr(HostCopy, failing, fail)
+    for number in range(3):
+        worker.step(plan((number, 0, 2, 5)), [5 * BLOCK, 5 * BLOCK + 1])
+    worker.recorder.flush()
+    monkeypatch.undo()
+    worker.step(plan((4, 0, 1, 6)), [6 * BLOCK])
+    assert worker.rows() == [(4, 0)]
+    assert worker.dropped() == [(number, 2, "hook_failed") for number in range(3)]
+    assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 1
+
+
 def test_planned_tokens_that_are_not_in_the_batch_are_counted(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     worker.step(plan((3, 0, 4, 5)), [5 * BLOCK + 1, 5 * BLOCK + 2])
@@ -167,7 +188,9 @@ def test_layers_of_two_groups_are_found_by_the_slots_of_each(tmp_path: Path) -> 
     assert (np.asarray(first) == np.asarray(second)).all()
 
 
-def test_once_the_byte_budget_is_spent_no_smaller_step_slips_in(tmp_path: Path) -> None:
+def test_once_the_byte_budget_is_spent_no_smaller_step_slips_in_and_the_log_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     budget: Any = {"byte_budget": 4 * ROW_BYTES}
     worker = Worker(tmp_path)
     worker.step(plan((0, 0, 3, 5), **budget), [5 * BLOCK + n for n in range(3)])
@@ -175,6 +198,7 @@ def test_once_the_byte_budget_is_spent_no_smaller_step_slips_in(tmp_path: Path) 
     worker.step(plan((2, 0, 1, 7), **budget), [7 * BLOCK])
     assert worker.rows() == [(0, 0), (0, 1), (0, 2)]
     assert worker.dropped() == [(1, 2, "budget"), (2, 1, "budget")]
+    assert caplog.messages == ["kvtrace: the byte_budget of sampling 0 is spent; rows are dropped"]
 
 
 def test_new_rules_bring_a_new_byte_budget(tmp_path: Path) -> None:
@@ -187,11 +211,18 @@ def test_new_rules_bring_a_new_byte_budget(tmp_path: Path) -> None:
     assert worker.dropped() == [(0, 2, "budget"), (2, 1, "budget")]
 
 
-def test_a_full_queue_drops_rows_and_counts_them(tmp_path: Path) -> None:
-    worker = Worker(tmp_path, queue_bytes=1)
-    worker.step(plan((0, 0, 3, 5)), [5 * BLOCK + n for n in range(3)])
+def test_a_step_that_never_fits_the_queue_is_counted_and_the_log_says_once_what_to_raise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(tmp_path, queue_bytes=ROW_BYTES)
+    for _ in range(2):
+        worker.step(plan((0, 0, 3, 5)), [5 * BLOCK + n for n in range(3)])
     assert worker.rows() == []
-    assert worker.dropped() == [(0, 3, "queue_full")]
+    assert worker.dropped() == [(0, 6, "queue_full")]
+    (message,) = caplog.messages
+    assert (
+        f"take {3 * ROW_BYTES} bytes, and queue_bytes is {ROW_BYTES}; raise it or position_stride" in message
+    )
 
 
 def test_the_time_spent_in_the_hook_is_recorded(tmp_path: Path) -> None:

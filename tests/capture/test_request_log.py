@@ -246,3 +246,24 @@ def test_rejected_drafts_before_a_switch_off_are_still_overwritten(tmp_path: Pat
     assert last.requests == ()
     log.log.finish(drafted)
     assert log.last_lines()[0].switched_off == ((24, 27),)
+
+
+def test_after_a_step_that_cannot_be_read_no_request_that_ran_is_called_complete(log: Log) -> None:
+    first = request("a", 20)
+    log.log.arrive(first)
+    log.log.plan_step(step(new={"a": (0, 20, [3, 4])}))
+    unreadable = step(cached={"a": (20, 1, None)})
+    del unreadable.scheduled_cached_reqs.num_computed_tokens
+    with pytest.raises(AttributeError):
+        log.log.plan_step(unreadable)
+    assert log.log.plan_step(step(cached={"a": (21, 1, None)})).requests == ()
+    first.num_output_tokens = 3
+    log.log.finish(first)
+    later = request("b", 5)
+    log.log.arrive(later)
+    assert len(log.log.plan_step(step(new={"b": (0, 5, [5])})).requests) == 1
+    log.log.finish(later)
+    assert {number: record.status for number, record in log.last_lines().items()} == {
+        0: "running",
+        1: "length",
+    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import stat
 import time
 from contextlib import contextmanager
@@ -108,10 +107,22 @@ def test_a_rewritten_file_that_says_the_same_changes_nothing(tmp_path: Path) -> 
         ('{"enabled": fal', "it is no JSON"),
         ("[true]", "it is no JSON object"),
         ({"enable": False}, "'enable' cannot be changed"),
-        ({"request_fraction": 2}, "request_fraction is 2.0"),
+        ({"request_fraction": 2}, "request_fraction is 2"),
+        ('{"request_fraction": 1' + "0" * 400 + "}", "request_fraction is 1000"),
+        ("[" * 60_000, "it is no JSON"),
+        ('{"workloads": ["\\ud800"]}', "expected labels without control characters"),
         ('{"workloads": ["' + "x" * 70_000 + '"]}', "larger than 65536 bytes"),
     ],
-    ids=["cut", "list", "unknown key", "out of range", "huge"],
+    ids=[
+        "cut",
+        "list",
+        "unknown key",
+        "out of range",
+        "beyond any float",
+        "nested",
+        "half a character",
+        "huge",
+    ],
 )
 def test_a_broken_file_is_logged_once_and_the_old_sampling_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: object, text: str
@@ -140,7 +151,7 @@ def test_a_pipe_in_place_of_the_file_holds_nothing_up(tmp_path: Path) -> None:
         read_control(tmp_path / "control.json", CaptureSettings(directory=tmp_path))
 
 
-def test_rules_that_cannot_be_recorded_are_not_put_in_force(
+def test_rules_that_cannot_be_recorded_are_not_put_in_force_but_off_is_and_is_recorded_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trace = tmp_path / "trace"
@@ -149,10 +160,30 @@ def test_rules_that_cannot_be_recorded_are_not_put_in_force(
         tmp_path / "control.json", CaptureSettings(directory=tmp_path), trace / "sampling.jsonl"
     )
     try:
-        shutil.rmtree(trace)
+        trace.rename(tmp_path / "elsewhere")
         write(tmp_path, {"position_stride": 2})
-        time.sleep(0.2)
+        errors = wait_for_errors(caplog, 1)
+        assert "stays as it is" in errors[-1]
         assert one.current.settings.position_stride == 16
-        assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 1
+        write(tmp_path, {"enabled": False})
+        errors = wait_for_errors(caplog, 2)
+        assert "capture is off" in errors[-1]
+        assert not wait_for(one, 1).enabled
+        (tmp_path / "elsewhere").rename(trace)
+        write(tmp_path, {"position_stride": 4})
+        wait_for(one, 2)
     finally:
         one.close()
+    found = [(r.sampling_id, r.position_stride, r.request_fraction) for r in records(trace)]
+    assert found == [(0, 16, 1.0), (1, 16, 0.0), (2, 4, 1.0)]
+    assert len(wait_for_errors(caplog, 2)) == 2
+
+
+def wait_for_errors(caplog: pytest.LogCaptureFixture, count: int) -> list[str]:
+    deadline = time.monotonic() + 5
+    while True:
+        errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+        if len(errors) >= count:
+            return errors
+        assert time.monotonic() < deadline, errors
+        time.sleep(0.005)

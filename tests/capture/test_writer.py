@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fabricate import bits, fabricate_trace, request
+from kvtrace_capture.store_files import StoreFiles
 from kvtrace_capture.writer import StepRows, TraceWriter, rows_per_chunk
 
 from kvtrace.trace.format import DroppedRecord, LayerRecord, RankRecord
@@ -80,6 +81,33 @@ def test_rows_are_committed_after_the_flush_interval_without_a_full_chunk(tmp_pa
     writer.close()
     store = open_store(tmp_path / "rank-0.zarr")
     assert store.rows["position"][store.rows["request"] >= 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_rows_that_come_while_a_chunk_is_committed_are_stored_by_a_close_at_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = TraceWriter(tmp_path / "rank-0.zarr", rank(layer(0)), flush_seconds=0.05)
+    append_chunk, is_committed, may_go_on = StoreFiles.append_chunk, threading.Event(), threading.Event()
+
+    def append_and_pause(self: StoreFiles, buffer, num_rows: int) -> None:
+        append_chunk(self, buffer, num_rows)
+        is_committed.set()
+        assert may_go_on.wait(20)
+
+    monkeypatch.setattr(StoreFiles, "append_chunk", append_and_pause)
+    writer.append(step(0, range(3)))
+    assert is_committed.wait(20)
+    assert writer.append(step(1, range(3, 5)))
+    closing = threading.Thread(target=writer.close)
+    closing.start()
+    while writer.has_room(0):  # until it closes
+        time.sleep(0.001)
+    may_go_on.set()
+    closing.join()
+    store = open_store(tmp_path / "rank-0.zarr")
+    assert [chunk.num_rows for chunk in store.commit.chunks] == [3, 2]
+    assert store.rows["position"][store.rows["request"] >= 0].tolist() == [0, 1, 2, 3, 4]
+    assert store.commit.closed
 
 
 def test_a_layer_that_is_not_captured_has_no_arrays(tmp_path: Path) -> None:
@@ -158,6 +186,23 @@ def test_the_writers_thread_leaves_the_core_its_engine_was_pinned_to(tmp_path: P
         os.sched_setaffinity(0, everywhere)
 
 
+def test_the_writers_thread_stays_on_the_cores_that_the_operator_gave_the_engine() -> None:
+    some = sorted(os.sched_getaffinity(0))[:2]
+    if (os.cpu_count() or 1) <= len(some):
+        pytest.skip("no core to stay away from")
+    code = (
+        "import os, threading\n"
+        "from kvtrace_capture.affinity import leave_the_engines_core\n"
+        f"os.sched_setaffinity(0, {some})\n"
+        "def run():\n"
+        "    leave_the_engines_core()\n"
+        "    print(sorted(os.sched_getaffinity(0)))\n"
+        "threading.Thread(target=run).start()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == str(some)
+
+
 @pytest.mark.parametrize(
     ("heads", "head_dim", "layers", "expected"),
     [
@@ -177,6 +222,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_writer import layer, rank, step
+from kvtrace_capture.store_files import StoreFiles
 from kvtrace_capture.writer import TraceWriter
 writer = TraceWriter(Path(sys.argv[1]), rank(layer(0)), flush_seconds=0.01)
 print("ready", flush=True)

@@ -23,7 +23,8 @@ right   the planted causes are the first findings, in any order, before all othe
         planted cause; only k-clips, v-clips, outlier-head, no-scale-helps, too-wide and the
         drifts ever are. "set aside": right only because consequences do not count.
 note    the cause is never more than a note, so it cannot come first: right if the verdict
-        is NOT THE SCALES, names the note, and does not name it in the same case without it.
+        is NOT THE SCALES with the note among the findings, and not so in the same case
+        without it.
 scales  a rule that the report leaves to the run's own numbers: judged as `kvtrace scales`
         lists findings, nothing set aside.
 healthy right if no finding is above a note and not-the-scales comes first."""
@@ -103,9 +104,9 @@ def _come_first(causes: tuple[str, ...], found: Sequence[str]) -> bool:
 
 
 def _notes(diagnosis: Diagnosis, causes: tuple[str, ...]) -> bool:
-    """Whether the verdict is that it is not the scales, and names these as noted."""
-    headline, _, noted = diagnosis.verdict.headline.partition("; noted: ")
-    return headline.startswith("NOT THE SCALES") and set(causes) <= set(noted.split(", "))
+    """Whether the verdict is that it is not the scales, and these are noted."""
+    noted = {one.id for one in diagnosis.findings if one.severity == "note"}
+    return diagnosis.verdict.headline.startswith("NOT THE SCALES") and set(causes) <= noted
 
 
 def _without_consequences(diagnosis: Diagnosis, planted: tuple[str, ...]) -> tuple[str, ...]:

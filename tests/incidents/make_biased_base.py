@@ -11,6 +11,7 @@ import random
 import shutil
 import sys
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 
+NAME = "qwen-like-biased"
 SEED = 2_027
 POSITION_STRIDE = 28
 NUM_TOKENS = 2_000
@@ -34,12 +36,14 @@ REQUESTS = {"chat": 26, "code": 24, "language": 24, "retrieval": 5}
 
 def main(out: str) -> None:
     """Write the trace to `out`, in place of what is there."""
-    with tempfile.TemporaryDirectory() as scratch:
-        make_model(Path(scratch) / "model")
-        capture(Path(scratch) / "model", Path(scratch) / "traces")
+    target = Path(out).resolve()
+    # Inside the directory: the trace keeps the model's path, and a machine's has no business in it.
+    with tempfile.TemporaryDirectory() as scratch, chdir(scratch):
+        make_model(Path(NAME))
+        capture(Path(NAME), Path(scratch) / "traces")
         (captured,) = (Path(scratch) / "traces").glob("*.kvtrace")
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.move(captured, out)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.move(captured, target)
 
 
 def make_model(path: Path) -> None:
@@ -70,7 +74,7 @@ def capture(model: Path, directory: Path) -> None:
     """Serve random prompts; the plug-in makes a trace of its own in `directory`."""
     llm = LLM(
         model=str(model),
-        served_model_name="qwen-like-biased",
+        served_model_name=NAME,
         skip_tokenizer_init=True,
         max_model_len=4096,
         max_num_seqs=8,

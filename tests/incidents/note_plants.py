@@ -47,3 +47,16 @@ def _(bench: Bench) -> str:
     factor = bench.between(1, 64)
     bench.ship(times(bench.scales(Recipe("mse")), factor))
     return f"best scales × {factor:.1f}"
+
+
+def _other_weights(bench: Bench) -> str:
+    bench.deploy(bench.scales(), bench.checkpoint("original"))
+    bench.against = bench.checkpoint("tuned", num_changed=1)
+    return "1 value"
+
+
+@incident("weights equal those of --against", "weights-equal", control=_other_weights)
+def _(bench: Bench) -> str:
+    bench.deploy(bench.scales(), bench.checkpoint("original"))
+    bench.against = bench.checkpoint("tuned")
+    return "all tensors"

@@ -3,7 +3,7 @@
 JOB.json as for run_offline.py, except that `rounds` are events in order: {"control": object} writes the
 control file and waits for its record in sampling.jsonl; {"token_ids", "max_tokens"} serves one request, and
 with {"after": n, "control": object} the change comes when the request has n output tokens. Writes to `out`
-what each request got. The engine must run in this process, so that no step is taken while the file is written.
+what each request got. The engine must run in this process: no step is taken while the file is written.
 """
 
 from __future__ import annotations

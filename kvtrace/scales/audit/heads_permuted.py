@@ -56,18 +56,31 @@ def _misfits(context: AuditContext, tensor: str) -> NDArray[np.float64] | None:
     """Return [layer, head, stored head]: ln(observed / covered), less its mean over the layer.
 
     That mean does not depend on the heads' order, so headroom drops out whatever the order is. Layers that
-    lack a usable scale or values are left out; None where all are.
+    lack a usable scale or values are left out; None where all are. A scale that K and V share is made for the
+    wider of them: of the other's order it says nothing, and some order always fits that by chance.
     """
     assert context.observed is not None
+    served = ("k", "v") if _are_shared(context) else (tensor,)
     rows = []
     for layer in range(context.num_layers):
         units = [(layer, head, tensor) for head in range(context.num_kv_heads)]
         scales = [context.usable(unit) for unit in units]
         if all(unit in context.ratios for unit in units) and None not in scales:
-            amax = np.log([context.observed.units[unit].amax for unit in units])
+            widest = [
+                max(context.observed.units[layer, head, each].amax for each in served) for _, head, _ in units
+            ]
+            amax = np.log(widest)
             stored = np.log(np.array(scales, dtype=np.float64))
             rows.append((amax - amax.mean())[:, None] - (stored - stored.mean())[None, :])
     return np.stack(rows) if rows else None
+
+
+def _are_shared(context: AuditContext) -> bool:
+    """Return whether K and V have the same scale in every unit."""
+    return all(
+        context.shipped_value((layer, head, "k")) == context.shipped_value((layer, head, "v"))
+        for layer, head, _ in context.shipped
+    )
 
 
 def _best_order(cost: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.scales.audit.context import CLIP_RATIO
 from kvtrace.scales.audit.finding import Finding
 
 if TYPE_CHECKING:
@@ -25,11 +24,11 @@ def check(context: AuditContext) -> Iterator[Finding]:
     """Yield a warning where many K ranges, and no V's, end beyond the covered one by at most √2."""
     k = {unit: ratio for unit, ratio in context.ratios.items() if unit[2] == "k"}
     v = [ratio for unit, ratio in context.ratios.items() if unit[2] == "v"]
-    if not k or max(k.values()) > math.sqrt(2) * CLIP_RATIO:
+    if not k or max(k.values()) > math.sqrt(2) * context.clip_ratio:
         return
-    if sum(ratio > CLIP_RATIO for ratio in v) > 0.05 * len(v):
+    if sum(ratio > context.clip_ratio for ratio in v) > 0.05 * len(v):
         return
-    beyond = [unit for unit, ratio in k.items() if ratio > CLIP_RATIO]
+    beyond = [unit for unit, ratio in k.items() if ratio > context.clip_ratio]
     # The least error, which is searched for, comes last.
     if len(beyond) >= _MIN_SHARE * len(k):
         beyond = [unit for unit in beyond if context.costs[unit].excess > _MIN_EXCESS]

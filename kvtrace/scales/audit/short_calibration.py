@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.scales.audit.context import CLIP_RATIO
 from kvtrace.scales.audit.finding import Finding
 from kvtrace.scales.mse_search import E4M3_MAX
 
@@ -38,7 +37,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     clipped = [
         unit
         for unit, m in context.observed.units_beyond(context.calibrated_length).items()
-        if (value := context.usable(unit)) and m.amax > CLIP_RATIO * E4M3_MAX * value
+        if (value := context.usable(unit)) and m.amax > context.clip_ratio * E4M3_MAX * value
     ]
     what = f"there {len(clipped)} ranges are clipped" if clipped else "nothing is clipped there in this trace"
     yield Finding(

@@ -1,4 +1,4 @@
-"""The weights differ from those of the checkpoint given with --against."""
+"""The weights against those of the checkpoint given with --against: changed, or equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield an error where a tensor that is no scale differs: more than the scales changed."""
+    """Yield an error where a tensor that is no scale differs: more than the scales changed. Else a note."""
     found = context.weights
     if found is None:
         return
@@ -29,7 +29,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     }
     if found.is_equal:
         yield Finding(
-            id="weights-changed",
+            id="weights-equal",
             severity="note",
             message=f"all {found.num_tensors:,} tensors that are no scales equal those of "
             f"{plain(found.against, 200)}",
