@@ -85,11 +85,18 @@ def test_a_damaged_chunk_is_named_and_no_run_is_left(
     assert not output.exists()
 
 
-@pytest.mark.parametrize("command", ["report", "replay", "inspect"])
-def test_what_is_no_trace_says_so(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("report", "folder: holds neither trace.json nor run.json"),
+        ("replay", "folder: is not a trace: expected"),
+        ("inspect", "folder: is not a trace: expected"),
+    ],
+)
+def test_what_is_no_trace_says_so(tmp_path: Path, command: str, reason: str) -> None:
     output = tmp_path / "out"
     (tmp_path / "folder").mkdir()
-    assert_unusable(kvtrace(command, tmp_path / "folder", "-o", output), "is not a")
+    assert_unusable(kvtrace(command, tmp_path / "folder", "-o", output), reason)
     assert_unusable(kvtrace(command, tmp_path / "nowhere", "-o", output), "nowhere")
     assert not output.exists()
 

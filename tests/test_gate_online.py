@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 
 from kvtrace.cli import app
 from kvtrace.evaluation import bf16, online, replay
+from kvtrace.report.json import read_report, report_json
 from kvtrace.trace.reader import open_trace
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+DOCS = Path(__file__).parents[1] / "docs"
 NUM_REQUESTS, ROWS_EACH, HEAD_DIM = 6, 4, 64
 
 
@@ -103,3 +102,12 @@ def test_a_rounding_floor_is_told_of_fp8_and_not_of_int8(run: tuple[Path, dict[s
         (None, None, None)
     }
     assert all(row["sqnr_db"] > 0 for row in rows)
+
+
+def test_the_json_report_of_an_online_policy_keeps_to_its_schema(run: tuple[Path, dict[str, float]]) -> None:
+    printed = CliRunner().invoke(app, ["report", str(run[0]), "--format", "json"]).stdout
+    kinds = {found["candidate"]: found["kind"] for found in json.loads(printed)["candidates"]}
+    assert kinds == {"bf16": "bf16", INT8: "online", FP8: "online"}
+    allowed = json.loads((DOCS / "report.schema.json").read_text())["$defs"]["CandidateSummary"]["properties"]
+    assert set(kinds.values()) <= set(allowed["kind"]["enum"])
+    assert report_json(read_report(printed)) == printed

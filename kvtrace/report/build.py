@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvtrace.diagnosis import diagnose
 from kvtrace.query import connect_with_views, find_query, run_query
@@ -39,6 +40,10 @@ _DETAILS: Final = (
     "SELECT candidate, artifact, artifact_sha256, note, "
     "rounding_floor_db(format, engine) AS rounding_floor_db FROM candidates"
 )
+_SAMPLING: Final = (
+    "SELECT source, sampling_id, position_stride, request_fraction FROM sampling "
+    "WHERE request_fraction > 0 ORDER BY ALL"  # 0: capture was switched off
+)
 _HEAD_COUNTS: Final = (
     "num_heads",
     "num_heads_out_of_range",
@@ -56,18 +61,11 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
     top: heads per candidate, tensor and ranking. run_kept: whether the run outlives the report.
     Raises IntegrityError: a file of the run is damaged.
     """
-    connection = connect_with_views(run)
-
-    def rows(name: str, **parameters: object) -> list[Row]:
-        given = {key: str(value) for key, value in parameters.items()}
-        return list(run_query(connection, find_query(name), given).records())
-
-    diagnosis = diagnose(run)
-    details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
-    rules = (
-        "SELECT source, sampling_id, position_stride, request_fraction FROM sampling "
-        "WHERE request_fraction > 0 ORDER BY ALL"  # 0: capture was switched off
-    )
+    with ThreadPoolExecutor(1, "kvtrace-diagnose") as beside:
+        # On a connection of its own: its rules reckon in Python while DuckDB answers here.
+        diagnosed = beside.submit(diagnose, run)
+        answers = _Answers.of(run, top)
+        diagnosis = diagnosed.result()
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
         run=str(run.path) if run_kept else None,
@@ -75,20 +73,51 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
         kvtrace_version=run.record.kvtrace_version,
         device=run.record.device,
         sources=tuple(_source(source) for source in run.record.sources),
-        loaded=tuple(_loaded(rows("scale_audit"))),
-        candidates=tuple(_candidates(rows("compare_candidates"), details)),
+        loaded=answers.loaded,
+        candidates=answers.candidates,
         top=top,
-        heads=tuple(_heads(rows, top)),
-        positions=tuple(_stratum(row) for row in rows("by_position")),
-        workloads=tuple(_stratum(row) for row in rows("by_workload")),
-        sampling=tuple(SamplingRules(**row) for row in _records(connection, rules)),
-        captured=tuple(Captured(**{name: row[name] for name in _CAPTURED}) for row in rows("captured")),
+        heads=answers.heads,
+        positions=answers.positions,
+        workloads=answers.workloads,
+        sampling=answers.sampling,
+        captured=answers.captured,
         not_visible=NOT_VISIBLE,
         verdict=diagnosis.verdict,
         findings=diagnosis.findings,
         losses=diagnosis.losses,
         losses_under=diagnosis.losses_under,
     )
+
+
+class _Answers(NamedTuple):
+    """What the queries say, in the report's own rows."""
+
+    loaded: tuple[LoadedScales, ...]
+    candidates: tuple[CandidateSummary, ...]
+    heads: tuple[Head, ...]
+    positions: tuple[Stratum, ...]
+    workloads: tuple[Stratum, ...]
+    sampling: tuple[SamplingRules, ...]
+    captured: tuple[Captured, ...]
+
+    @classmethod
+    def of(cls, run: Run, top: int) -> _Answers:
+        connection = connect_with_views(run)
+
+        def rows(name: str, **parameters: object) -> list[Row]:
+            given = {key: str(value) for key, value in parameters.items()}
+            return list(run_query(connection, find_query(name), given).records())
+
+        details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
+        return cls(
+            loaded=tuple(_loaded(rows("scale_audit"))),
+            candidates=tuple(_candidates(rows("compare_candidates"), details)),
+            heads=tuple(_heads(rows, top)),
+            positions=tuple(_stratum(row) for row in rows("by_position")),
+            workloads=tuple(_stratum(row) for row in rows("by_workload")),
+            sampling=tuple(SamplingRules(**row) for row in _records(connection, _SAMPLING)),
+            captured=tuple(Captured(**{name: row[name] for name in _CAPTURED}) for row in rows("captured")),
+        )
 
 
 def _records(connection: Any, sql: str) -> list[Row]:

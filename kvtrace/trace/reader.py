@@ -194,8 +194,8 @@ def read_trace_record(path: Path) -> TraceRecord:
     file = path / TRACE_FILE
     if not file.is_file():
         raise NotATraceError(
-            f"{path}: is not a trace: expected a directory with {TRACE_FILE}. "
-            "`kvtrace inspect` takes what the capture plug-in wrote, NAME.kvtrace"
+            f"{path}: is not a trace: expected a directory with {TRACE_FILE}, as capture writes it "
+            "(NAME.kvtrace)"
         )
     check_schema_version(file, SCHEMA_VERSION)
     return read_sealed(file, TraceRecord)
