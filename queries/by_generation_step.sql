@@ -27,7 +27,7 @@
 --                               fewer than 3 of them, too few to tell
 --   vectors_clipped_high        its upper end; NULL: fewer than 5 requests
 --   num_requests                requests with a captured row here
---   num_incomplete_requests     of them, those with missing or dropped rows
+--   num_incomplete_requests     of them, those not captured in full
 --   num_tokens                  captured rows here
 --   num_vectors                 vectors with a finite value
 --   num_vectors_out_of_range    vectors

@@ -27,7 +27,7 @@
 --   vectors_out_of_range_frac   share of vectors out of range, 0 to 1
 --   vectors_clipped_frac        share of vectors with a clipped value
 --   num_requests                requests with a captured row here
---   num_incomplete_requests     of them, those with missing or dropped rows
+--   num_incomplete_requests     of them, those not captured in full
 --   num_tokens                  captured rows here
 --   num_vectors                 vectors with a finite value
 --   num_vectors_out_of_range    vectors

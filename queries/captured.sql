@@ -12,7 +12,7 @@
 --   num_requests             requests the engine saw
 --   num_sampled_requests     requests the sampling rules chose
 --   num_captured_requests    requests with a captured row
---   num_incomplete_requests  sampled requests with missing or dropped rows
+--   num_incomplete_requests  sampled requests not captured in full
 --   num_prefill_tokens       captured rows
 --   num_decode_tokens        captured rows
 --   max_position             largest captured position, 0-based
@@ -33,8 +33,7 @@ labels AS (
   SELECT source, workload,
     count(*) AS num_requests,
     count(*) FILTER (sampled) AS num_sampled_requests,
-    count(*) FILTER (sampled AND (num_missing > 0 OR num_dropped > 0))
-      AS num_incomplete_requests,
+    count(*) FILTER (sampled AND incomplete) AS num_incomplete_requests,
     max(prompt_tokens) FILTER (sampled) AS max_prompt_tokens,
     max(output_tokens) FILTER (sampled) AS max_output_tokens,
     coalesce(sum(num_missing) FILTER (sampled), 0)::BIGINT AS num_missing,

@@ -21,7 +21,7 @@
 --   tokens_to                up to this, tokens; NULL: no end
 --   num_sampled_requests     requests the sampling rules chose; 0: none
 --   num_requests             requests with a captured row; 0: none
---   num_incomplete_requests  of them, those with missing or dropped rows
+--   num_incomplete_requests  of them, those not captured in full
 --   num_tokens               captured rows; 0: none
 WITH edges AS (
   SELECT 'prompt' AS length,
@@ -51,7 +51,7 @@ captured AS (
 ),
 numbered AS (
   SELECT workload, length, request, num_tokens,
-    num_missing > 0 OR num_dropped > 0 AS incomplete,
+    incomplete,
     1 + list_sum([
       (CASE WHEN length = 'prompt' THEN prompt_tokens ELSE output_tokens END
         > edge)::INTEGER

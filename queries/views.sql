@@ -17,10 +17,13 @@ SELECT source, sampling_id, position_stride, request_fraction,
 FROM 'sampling.parquet';
 
 -- One row per (source, request), captured or not.
+--   incomplete  not captured in full: some of its positions are missing or
+--               were dropped, or its end was not seen (status running)
 CREATE OR REPLACE VIEW requests AS
 SELECT source, request, workload, client_id, prompt_hash, sampled,
   sampling_id, prompt_tokens, output_tokens, computed_tokens, status,
-  num_rows, num_missing, num_dropped
+  num_rows, num_missing, num_dropped,
+  num_missing > 0 OR num_dropped > 0 OR status = 'running' AS incomplete
 FROM 'requests.parquet';
 
 -- One row per captured token.
@@ -119,14 +122,14 @@ FROM 'sweep.parquet';
 
 -- One row per captured token, with its request and its weight.
 --   generation_step  0 for the first generated token; NULL in the prompt
---   incomplete       whether its request has missing or dropped rows
+--   incomplete       whether its request was not captured in full
 CREATE OR REPLACE VIEW tokens AS
 SELECT rows.source, rows."row", rows.request, rows.position,
   rows.position_octave, rows.phase, rows.sampling_id,
   CASE WHEN rows.phase = 'decode' THEN rows.position - prompt_tokens END
     AS generation_step,
   workload, prompt_tokens, output_tokens,
-  num_missing > 0 OR num_dropped > 0 AS incomplete, weight
+  incomplete, weight
 FROM rows
   JOIN requests USING (source, request)
   JOIN sampling

@@ -258,7 +258,7 @@ def test_lost_rows_are_shown(tmp_path: Path) -> None:
     run = gate_run(tmp_path / "run", Traffic("chat", 20, num_dropped=3))
     found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.5"))
     assert found.segments[0].num_incomplete_requests == 20
-    assert "20 of them incomplete" in check_text(found)
+    assert "20 of them not captured in full" in check_text(found)
 
 
 def test_a_policy_that_is_younger_than_the_run_says_so(tmp_path: Path) -> None:

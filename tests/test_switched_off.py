@@ -84,3 +84,29 @@ def test_the_report_counts_the_cut_request_as_partial_and_shows_no_rules_that_ca
     lines = kvtrace("report", run).stdout.splitlines()
     header = next(line for line in lines if line.endswith("missing  dropped  partial"))
     assert lines[lines.index(header) + 1].split()[-3:] == ["4", "0", "1"]
+
+
+def test_the_gate_says_how_many_requests_were_not_captured_in_full(run: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        'name = "p"\ndate = 2020-01-01\n[limits]\nsqnr_db = 1\n'
+        '[coverage]\nrequests = 2\ntokens = 10\n[[segments]]\nname = "all"\n'
+    )
+    checked = kvtrace("check", run, "--policy", policy, "--candidate", "unit", "--format", "json")
+    assert [one["num_incomplete_requests"] for one in json.loads(checked.stdout)["segments"]] == [1]
+    text = kvtrace("check", run, "--policy", policy, "--candidate", "unit").stdout
+    assert "2 requests, 1 of them not captured in full, 16 tokens" in text
+
+
+def test_a_request_whose_end_was_not_seen_is_not_captured_in_full(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(10, 2, 4))
+    trace = fabricate_trace(
+        tmp_path / "t.kvtrace",
+        {(0, "k"): values, (0, "v"): values},
+        request_of_row=[0] * 5 + [1] * 5,
+        position_of_row=[*range(5), *range(5)],
+        requests=[request(0, prompt_tokens=5), request(1, prompt_tokens=5, status="running")],
+    )
+    run = tmp_path / "r.run"
+    assert kvtrace("replay", trace, "-o", run).returncode == 0
+    assert found(run, "SELECT request, incomplete FROM requests ORDER BY ALL") == [[0, False], [1, True]]

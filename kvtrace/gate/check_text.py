@@ -84,7 +84,7 @@ def _lines(outcome: CheckOutcome) -> Iterator[str]:
 def _segment(segment: SegmentOutcome) -> Iterator[str]:
     yield from wrapped(f"{segment.verdict.value.upper()}: {segment.name}", "    ", "  ")
     incomplete = segment.num_incomplete_requests
-    lost = f", {incomplete:,} of them incomplete (rows were lost)" if incomplete else ""
+    lost = f", {incomplete:,} of them not captured in full" if incomplete else ""
     yield from wrapped(f"{segment.num_requests:,} requests{lost}, {segment.num_tokens:,} tokens", "    ")
     if segment.reason:
         yield from wrapped(segment.reason, "    ")

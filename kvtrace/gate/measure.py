@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SEGMENT_ROWS: Final = """
 CREATE OR REPLACE TEMP TABLE gate_rows AS
 SELECT segment, source, "row", request, weight, position, prompt_tokens,
-  output_tokens, num_dropped
+  output_tokens, incomplete
 FROM rows
   JOIN sampling USING (source, sampling_id)
   JOIN requests USING (source, request)
@@ -35,7 +35,7 @@ WHERE source IN (SELECT source FROM scales WHERE candidate = $candidate)
 
 _COVERAGE: Final = """
 SELECT segment, count(DISTINCT (source, request)) AS num_requests, count(*) AS num_tokens,
-  count(DISTINCT (source, request)) FILTER (num_dropped > 0) AS num_incomplete,
+  count(DISTINCT (source, request)) FILTER (incomplete) AS num_incomplete,
   min(position), max(position), min(prompt_tokens), max(prompt_tokens), min(output_tokens), max(output_tokens)
 FROM gate_rows
 GROUP BY segment
