@@ -47,8 +47,10 @@ def write_sweep(
         return
     setup = setups[0]
     found = worked_on(lambda tensor: _sums(tensor, setup, device), profile.tensors(), num_threads(device))
-    for sums, scale in found:
-        _write(run, source, setup, sums, scale)
+    # Few rows in all: written together, since a write costs as much as a hundred of them.
+    tables = [_columns(source, setup, sums, scale) for sums, scale in found]
+    if tables:
+        run.write(SWEEP, {name: np.concatenate([table[name] for table in tables]) for name in tables[0]})
 
 
 def _sums(tensor: TensorProfile, setup: EngineSetup, device: str) -> tuple[TensorSums, NDArray[np.float32]]:
@@ -84,26 +86,25 @@ def _one_cell(tensor: TensorProfile) -> Cells:
     return Cells(("",), zero.astype(np.int8), zero, zero, np.zeros(len(tensor.absmax), np.int32))
 
 
-def _write(
-    run: RunWriter, source: str, setup: EngineSetup, sums: TensorSums, scale: NDArray[np.float32]
-) -> None:
+def _columns(
+    source: str, setup: EngineSetup, sums: TensorSums, scale: NDArray[np.float32]
+) -> dict[str, NDArray[Any]]:
     step, head = np.nonzero(scale > 0)
     values, errors, count = sums.values, sums.errors, len(step)
     covered = scale * np.float32(find_format(setup.fp8_format).max_value)
-    columns: dict[str, Any] = {
-        "source": [source] * count,
-        "engine": [setup.engine] * count,
-        "format": [setup.fp8_format] * count,
+    return {
+        "source": np.full(count, source, object),
+        "engine": np.full(count, setup.engine, object),
+        "format": np.full(count, setup.fp8_format, object),
         "layer": np.full(count, sums.layer),
         "kv_head": np.array(sums.kv_heads)[head],
-        "tensor": [sums.tensor] * count,
+        "tensor": np.full(count, sums.tensor, object),
         "log2_multiple": np.array(LOG2_MULTIPLES)[step],
         "scale": scale[step, head],
         "covered_amax": covered[step, head],
         **{name: getattr(values, name)[0, head] for name in ("num_values", "sum_sq_signal")},
         **{name: getattr(errors, name)[step, 0, head] for name in _ERROR_COLUMNS},
     }
-    run.write(SWEEP, columns)
 
 
 _ERROR_COLUMNS: Final = ("num_clipped", "num_flushed", "sum_sq_error", "sum_sq_clip_error")

@@ -35,6 +35,11 @@ class TensorProfile:
         return (len(self.start) - 1) // len(self.record.kv_heads)
 
     @property
+    def num_bytes(self) -> int:
+        """Return the bytes in memory."""
+        return self.code.nbytes + self.count.nbytes + self.start.nbytes + self.absmax.nbytes
+
+    @property
     def is_present(self) -> NDArray[np.bool_]:
         """Return [token, kv_head], whether the token was stored for the head."""
         present: NDArray[np.bool_] = np.not_equal(self.absmax, ABSENT)

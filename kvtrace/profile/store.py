@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kvtrace.trace.reader import BlockRef, Trace
 
 _READ_AHEAD: Final = 4
+_KEEP_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,31 @@ class StoredProfile:
 
     path: Path
     record: ProfileRecord
+    _kept: list[TensorProfile] = field(default_factory=list, repr=False, compare=False)
+    """All tensors, once read, where they are small: a replay goes over them five times."""
 
     def is_over(self, cells: Cells) -> bool:
         """Return whether its cells are these, in this order."""
         return self.record.cells == tuple(_cell_records(cells))
 
     def tensors(self) -> Iterator[TensorProfile]:
-        """Yield every layer's K and V, by layer; the next ones are read meanwhile.
+        """Yield every layer's K and V, by layer; the next ones are read meanwhile, and up to 64 MiB are kept.
 
         Raises IntegrityError: an array is missing or damaged.
         """
+        if self._kept:
+            yield from self._kept
+            return
+        keep, num_bytes = list[TensorProfile](), 0
+        for tensor in self._all_read():
+            num_bytes += tensor.num_bytes
+            if num_bytes <= _KEEP_BYTES:
+                keep.append(tensor)
+            yield tensor
+        if num_bytes <= _KEEP_BYTES:
+            self._kept[:] = keep
+
+    def _all_read(self) -> Iterator[TensorProfile]:
         records = sorted(self.record.tensors, key=lambda tensor: (tensor.layer, tensor.tensor))
         with ThreadPoolExecutor(2, thread_name_prefix="kvtrace-read") as pool:
             for first in range(0, len(records), _READ_AHEAD):
