@@ -1,13 +1,13 @@
 """`make bench-capture`: what capture costs a real engine, switched on and off in turn while it serves.
 
-    python tests/bench/bench_capture.py --model FOLDER [--pairs 24]
+    python tests/bench/bench_capture.py --model FOLDER [--pairs 40]
 
 One vLLM engine on this CPU serves the same batch of requests round after round. Between rounds the control
 file switches capture off, to the default sampling, or to every token of every layer, in balanced order (off
-on, on off, …). A pair is two neighbouring rounds; its ratio is on / off. Printed: the ratio of medians, the
-median of the paired ratios and that median's distribution-free 95 % interval (order statistics, like the sign
-test). Chunks are written while rounds run; what a level leaves unwritten is written at its end, and that time
-is charged to its rounds in full, as if the engine had waited for it.
+on, on off, …). A pair is two neighbouring rounds; its ratio is on / off. Printed: the ratio of medians, and
+the Hodges–Lehmann centre of the paired ratios (of their logarithms) with its 95 % interval. Chunks are
+written while rounds run; what a level leaves unwritten is written at its end, and charged to its rounds
+in full, as if the engine had waited for it.
 
 The engine is bound to every core, so that the hook, the writer and the model compete for all of them.
 """
@@ -61,7 +61,7 @@ class Round:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--pairs", type=int, default=40)
     options = parser.parse_args()
     sys.exit(measure(options.model, options.pairs))
 
@@ -233,28 +233,28 @@ def print_ratio(
 ) -> bool:
     """Print one row; return whether the upper end of the interval is within the bound. pairs: (off, on)."""
     off, on = (statistics.median(side) for side in zip(*pairs, strict=True))
-    ratios = sorted(on / off for off, on in pairs)
-    low, high = median_interval(ratios)
+    centre, low, high = map(math.exp, centre_and_interval([math.log(on / off) for off, on in pairs]))
     print(
-        f"{name:36}{show(off):>9}{show(on):>9}{on / off:>9.3f}{statistics.median(ratios):>8.3f}"
+        f"{name:36}{show(off):>9}{show(on):>9}{on / off:>9.3f}{centre:>8.3f}"
         f"{low:>8.3f}–{high:.3f}{f'{bound:.2f}' if bound else '':>7}",
         flush=True,
     )
     return bound is None or high <= bound
 
 
-def median_interval(ordered: list[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return order statistics that hold the median with at least this confidence (sign test).
+def centre_and_interval(values: list[float]) -> tuple[float, float, float]:
+    """Return the Hodges–Lehmann centre of values that spread alike to both sides, and its 95 % interval.
 
-    >>> median_interval([float(n) for n in range(1, 21)])
-    (6.0, 15.0)
+    The interval inverts Wilcoxon's signed-rank test, by its normal approximation, so for 20 values and more
+    (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3.2 and 3.3).
+
+    >>> centre_and_interval([float(n) for n in range(1, 22)])
+    (11.0, 8.0, 14.0)
     """
-    n, outside, k = len(ordered), 0.0, 0
-    while k < n // 2 and 2 * (outside + math.comb(n, k) / 2**n) <= 1 - confidence:
-        outside += math.comb(n, k) / 2**n
-        k += 1
-    k = max(k - 1, 0)
-    return ordered[k], ordered[n - 1 - k]
+    n = len(values)
+    averages = sorted((values[i] + values[j]) / 2 for i in range(n) for j in range(i, n))
+    beyond = int(n * (n + 1) / 4 - 1.96 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
+    return statistics.median(averages), averages[beyond], averages[-1 - beyond]
 
 
 if __name__ == "__main__":

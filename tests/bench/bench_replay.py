@@ -10,6 +10,7 @@ and says so.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
 import sys
@@ -31,9 +32,9 @@ from kvtrace.evaluation.apply import apply_candidate  # noqa: E402
 from kvtrace.evaluation.direct import as_tensor  # noqa: E402
 from kvtrace.evaluation.profiled import replay_profile  # noqa: E402
 from kvtrace.evaluation.reading import read_blocks  # noqa: E402
-from kvtrace.profile.build import profile_tensors  # noqa: E402
+from kvtrace.profile.build import _count, _load, profile_tensors  # noqa: E402
 from kvtrace.profile.store import write_profile  # noqa: E402
-from kvtrace.trace.cells import find_cells  # noqa: E402
+from kvtrace.trace.cells import Cells, find_cells  # noqa: E402
 from kvtrace.trace.reader import Trace, open_trace  # noqa: E402
 
 CANDIDATES = (1, 10, 100, 1_000)
@@ -63,6 +64,8 @@ def bench(trace: Trace, max_values: int, repeats: int, *, repeated: bool) -> Non
     profile = median_seconds(lambda: drain(profile_tensors(trace, cells, CPU)), repeats)
     print(f"\nread only       {read:8.2f} s  {read / num_values * 1e9:6.2f} ns a value")
     print(f"read + profile  {profile:8.2f} s  {profile / num_values * 1e9:6.2f} ns a value")
+    alone = profile_alone(trace, cells, repeats)
+    print(f"profile alone   {alone:17.2f} ns a value and thread, values in memory")
     later = evaluate(trace, repeats, num_values)
     ours = [profile + seconds for seconds in later]
     sample = some_values(trace, max_values)
@@ -86,6 +89,18 @@ def bench(trace: Trace, max_values: int, repeats: int, *, repeated: bool) -> Non
         print(f"{name:44s}" + row(seconds, marks="*" * 4 if factor > 1 else "  **"))
         print(f"{'    × kvtrace, first replay':44s}" + row(ratios))
     bench_calibrators(sample[: max_values // 20], num_values, read)
+
+
+def profile_alone(trace: Trace, cells: Cells, repeats: int) -> float:
+    """Return the ns a value that counting takes one thread: every sixth layer, sorting its rows included."""
+    seconds = num_values = 0.0
+    for layer, tensor in itertools.product(sorted(trace.layers)[::6], "kv"):
+        refs = [ref for ref in trace.block_refs() if (ref.layer.index, ref.tensor) == (layer, tensor)]
+        values, token = _load(refs)
+        heads = tuple(range(values.shape[1]))
+        seconds += median_seconds(lambda v=values, t=token, h=heads: _count(v, t, cells, h, CPU), repeats)
+        num_values += (token >= 0).sum() * values[0].size
+    return seconds / num_values * 1e9
 
 
 def bench_calibrators(sample: torch.Tensor, num_values: int, read: float) -> None:
