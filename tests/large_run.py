@@ -55,6 +55,7 @@ def large_run(path: Path) -> Path:
         tensor=np.tile(tensor, CANDIDATES),
         scale=amax.reshape(-1) / 448,
         covered_amax=amax.reshape(-1),
+        calibrated_amax=amax.reshape(-1),
         max_in_range_code=limits.reshape(-1),
         max_unclipped_code=limits.reshape(-1) + 4,
         origin="made up",
