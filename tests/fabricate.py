@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,11 @@ def request(number: int, *, prompt_tokens: int, **fields: Any) -> RequestRecord:
     )
 
 
+def trace_id_of(path: Path) -> str:
+    """Return an id of its own for each place: two traces of one id are one capture."""
+    return f"fabricated-{zlib.crc32(str(path).encode()):08x}"
+
+
 def fabricate_trace(
     path: Path,
     tensors: Mapping[tuple[int, str], NDArray[Any]],
@@ -96,7 +102,7 @@ def fabricate_trace(
     _write_records(path, requests, sampling, tensors, dtype, kv_cache_dtype, len(ranks), model or {})
     for rank, heads in enumerate(ranks):
         record = RankRecord(
-            trace_id="fabricated",
+            trace_id=trace_id_of(path),
             rank=rank,
             tp_rank=rank,
             rows_per_chunk=rows_per_chunk,
@@ -151,7 +157,7 @@ def _write_records(
 ) -> None:
     _, num_heads, head_dim = next(iter(tensors.values())).shape
     record = TraceRecord(
-        trace_id="fabricated",
+        trace_id=trace_id_of(path),
         created_at=time.time(),
         model=ModelRecord(
             name="fabricated",

@@ -97,7 +97,9 @@ def test_what_is_no_trace_says_so(tmp_path: Path, command: str, reason: str) -> 
     output = tmp_path / "out"
     (tmp_path / "folder").mkdir()
     assert_unusable(kvtrace(command, tmp_path / "folder", "-o", output), reason)
-    assert_unusable(kvtrace(command, tmp_path / "nowhere", "-o", output), "nowhere")
+    assert_unusable(
+        kvtrace(command, tmp_path / "nowhere", "-o", output), "nowhere: no such file or directory"
+    )
     assert not output.exists()
 
 

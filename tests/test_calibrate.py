@@ -317,7 +317,7 @@ def test_bad_input_is_one_line_and_nothing_is_overwritten(tmp_path: Path) -> Non
     one_line(kvtrace("calibrate", SAMPLE, "-o", tmp_path / "there"), "nothing is overwritten")
     assert list((tmp_path / "there").iterdir()) == []
     out = tmp_path / "new"
-    one_line(kvtrace("calibrate", tmp_path / "absent", "-o", out), "is not a trace")
+    one_line(kvtrace("calibrate", tmp_path / "absent", "-o", out), "no such file or directory")
     one_line(
         kvtrace("calibrate", SAMPLE, "-o", out, "--workload", "poetry"), "no request has workload 'poetry'"
     )

@@ -66,7 +66,7 @@ def test_prompts_and_messages_are_read_with_their_labels_and_empty_lines_passed_
         ("[1]", "is no JSON object"),
         ('{"workload": "chat"}', 'either "prompt" or "messages"'),
         ('{"prompt": "a", "messages": [], "workload": "chat"}', 'either "prompt" or "messages"'),
-        ('{"prompt": "a"}', "workload is None"),
+        ('{"prompt": "a"}', "has no workload"),
         ('{"prompt": "", "workload": "chat"}', "prompt is ''"),
         ('{"prompt": ["a"], "workload": "chat"}', "prompt is ['a']"),
         ('{"messages": [], "workload": "chat"}', "messages is expected"),
@@ -128,6 +128,9 @@ def test_what_exists_is_kept_unless_it_is_a_trace_to_be_overwritten(tmp_path: Pa
     (tmp_path / "out.kvtrace").mkdir()
     assert_one_line_error(run(tmp_path), "out.kvtrace: exists", "--force")
     assert_one_line_error(run(tmp_path, "--force"), "is no trace")
+    (tmp_path / "out.kvtrace").rename(tmp_path / "elsewhere")
+    (tmp_path / "out.kvtrace").symlink_to(tmp_path / "elsewhere")
+    assert_one_line_error(run(tmp_path, "--force"), "out.kvtrace: is a link")
 
 
 @pytest.mark.parametrize(

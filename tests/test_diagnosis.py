@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ from kvtrace.diagnosis import RULES, diagnose
 from kvtrace.diagnosis.wording import percent
 from kvtrace.evaluation import replay, standard_candidates
 from kvtrace.query import connect_with_views, run_sql
+from kvtrace.report.build import build_report
+from kvtrace.report.markdown import report_markdown
+from kvtrace.report.terminal import report_text
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
 from kvtrace.scales.recipe import Recipe
@@ -156,6 +160,40 @@ def test_not_the_scales_says_what_was_excluded_and_how_near_the_worst_head_comes
     assert "a head that loses over 0.5 % of its energy by clipping" in message
     assert f"the worst loses {percent(worst)}" in message
     assert "the artifact's names" in message
+
+
+def test_sound_scales_that_did_not_run_are_said_to_be_hypothetical(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.ship(bench.scales(Recipe(headroom=2.0)))
+    for live, action, line in (
+        (
+            None,
+            "These scales would cover what was captured. What FP8 does",
+            "No FP8 was in effect at capture:",
+        ),
+        (bench.scales(Recipe(headroom=2.0)), "Look elsewhere: serve the same prompts with", None),
+    ):
+        bench.live = live
+        diagnosis = bench.diagnosed()
+        assert diagnosis.verdict.status == "sound"
+        assert of(diagnosis, "not-the-scales").action.startswith(action)
+        run = open_run(bench.folder / "run")
+        verdict = " ".join(report_text(build_report(run)).split("WHAT RAN")[0].split())
+        assert f"→ {action}" in verdict
+        assert line in verdict if line else "this is what these would do" not in verdict
+        assert f"**Do:** {action}" in report_markdown(build_report(run)).replace("\\", "")
+        shutil.rmtree(bench.folder / "run")
+        shutil.rmtree(bench.folder / "incident.kvtrace")
+
+
+def test_sound_scales_other_than_those_that_ran_are_not_blamed_for_a_loss(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.live = bench.scales(Recipe(headroom=2.0))
+    bench.ship(bench.scales(Recipe(headroom=3.0)))  # taken for what should have run
+    bench.ship(bench.scales(Recipe(headroom=4.0)), "other")
+    found = {one.candidate: one.action for one in bench.diagnosed().findings if one.id == "not-the-scales"}
+    assert found["effective"].startswith("Look elsewhere")
+    assert found["other"].startswith("These scales would cover what was captured. The engine used others")
 
 
 def test_default_scales_are_not_said_to_have_an_artifact_without_faults(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = {f"model.layers.{n}.self_attn.k_proj.weight": torch.ones(4, 4) for n in range(2)}
 NUM_REQUESTS = 6
+NOWHERE = "nowhere: no such file or directory; expected the checkpoint that --against compares with"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {(layer, tensor): values for layer in range(2) for tensor in ("k", "v")},
         request_of_row=list(range(NUM_REQUESTS)),
         position_of_row=[3] * NUM_REQUESTS,
-        requests=[request(number, prompt_tokens=4) for number in range(NUM_REQUESTS)],
+        requests=[request(number, prompt_tokens=4, missing=((0, 3),)) for number in range(NUM_REQUESTS)],
     )
 
 
@@ -94,12 +95,19 @@ def test_a_comparison_that_cannot_be_made_is_one_line_and_exit_code_2(
         ((trace, "--against", served), "nothing to compare with it"),
         ((trace, "--scales", only_scales, "--against", served), "holds no weights to compare"),
         ((trace, "--scales", served, "--against", only_scales), "holds no weights to compare"),
-        ((trace, "--scales", served, "--against", tmp_path / "nowhere"), "nowhere"),
+        ((trace, "--scales", served, "--against", tmp_path / "nowhere"), NOWHERE),
+        ((trace, "--against", tmp_path / "nowhere"), NOWHERE),
     ):
         result = kvtrace("report", *arguments)
         assert (result.returncode, result.stdout) == (2, ""), result
         assert result.stderr.count("\n") == 1, result.stderr
         assert expected in result.stderr
+
+
+def test_an_audit_against_nothing_names_the_path(served: Path, tmp_path: Path) -> None:
+    result = kvtrace("scales", served, "--against", tmp_path / "nowhere")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert NOWHERE in result.stderr
 
 
 def told(*arguments: object) -> str:

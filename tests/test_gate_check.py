@@ -72,6 +72,16 @@ def test_too_few_requests_without_an_event_say_how_many_it_takes(tmp_path: Path)
     assert "No envelope" in found.envelope
 
 
+def test_where_there_are_that_many_requests_their_number_is_not_asked_for(tmp_path: Path) -> None:
+    # 36 of 400 requests clip one vector in 10 of a head: 0.9 %, an interval beyond 1 %. At most 1 % without
+    # an event takes log(0.025) / log(0.99) = 368 requests, and 0.6 % takes 613.
+    run = gate_run(tmp_path / "run", Traffic("chat", 400, clipped={HEAD: [1] * 36}))
+    more = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.006")).segments[0].limits[0]
+    assert str(more.reason).endswith("; a head without one event takes about 613 requests to be within")
+    enough = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01")).segments[0].limits[0]
+    assert enough.reason == "1 head: the interval reaches beyond the limit"
+
+
 def test_a_written_assumption_about_the_worst_request_makes_100_requests_enough(tmp_path: Path) -> None:
     run = gate_run(tmp_path / "run", Traffic("chat", 100))
     found = outcome(run, policy(tmp_path, "vectors_clipped_frac = 0.01", top="worst_request_frac = 0.2"))

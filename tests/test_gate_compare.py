@@ -112,6 +112,20 @@ def test_candidates_are_compared_request_by_request_with_regressions_listed(tmp_
     assert regression.value == pytest.approx(40 / 300)  # of that head's
 
 
+def test_no_difference_among_the_requests_seen_is_not_called_equal(tmp_path: Path) -> None:
+    run = gate_run(
+        tmp_path / "run", Traffic("chat", 30), candidates=[BF16, CAL, UNIT], thresholds={"unit": WIDE}
+    )
+    found = table(run)
+    k = row(found, "cal").paired[0]
+    assert (k.verdict, k.difference) == ("equal", 0)
+    assert k.low < 0 < k.high
+    text = " ".join(comparison_text(found).split())
+    assert "K against unit: no difference seen (+0 %, " in text
+    assert "all · chat: no difference seen (+0 %, " in text
+    assert ": equal (" not in text
+
+
 def test_a_regression_is_listed_even_where_the_mean_improves(tmp_path: Path) -> None:
     # `cal` is wide enough where 1.0 clips 9 of 10, and clips 1 of 10 where 1.0 does not.
     run = gate_run(

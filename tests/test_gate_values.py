@@ -158,7 +158,12 @@ def test_heads_that_hardly_clip_are_within_by_their_estimate_and_counted_as_such
 
 def test_seven_request_groups_are_too_few_to_tell_whatever_the_estimate(tmp_path: Path) -> None:
     run = with_groups(tmp_path, groups_of(0.01, num_groups=7))
-    assert outcome(run, policy(tmp_path, "clip_error_frac = 0.1")).verdict is Verdict.not_enough
+    found = outcome(run, policy(tmp_path, "clip_error_frac = 0.1"))
+    assert found.verdict is Verdict.not_enough
+    # Untold, so judged by nothing.
+    text = " ".join(check_text(found).split())
+    assert "not enough coverage (4 of 4 heads untold; 4 without an interval)" in text
+    assert "judged by the estimate" not in text
 
 
 def test_a_segment_of_some_positions_has_estimates_alone(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from faults.scratch import scratch
 from run_cli import kvtrace
 
 from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.trace.format import seal, unseal
+from kvtrace.trace.lines import LinesCommit
 from kvtrace.trace.reader import open_trace
 from kvtrace.trace.repair import repair_trace
 
@@ -183,6 +185,15 @@ def test_a_sound_trace_is_copied_whole_and_nothing_is_called_lost(trace: Path) -
     assert repair_trace(trace, new).is_complete
     for layer, tensor in ((0, "k"), (1, "v")):
         assert stored(new, layer, tensor) == stored(trace, layer, tensor)
+
+
+def test_what_the_capture_could_not_write_is_still_said_of_the_new_trace(trace: Path) -> None:
+    committed, new = trace.with_name("committed.kvtrace"), trace.with_name("new.kvtrace")
+    repair_trace(trace, committed)  # a fabricated trace has no commits of lines, a repaired one has
+    file = committed / "requests.commit.json"
+    file.write_text(seal(unseal(file.read_bytes(), LinesCommit).model_copy(update={"num_lost": 3})))
+    assert kvtrace("inspect", committed, "--repair", "-o", new).returncode == 0
+    assert "3 records of requests could not be written" in kvtrace("inspect", new).stdout
 
 
 def test_nothing_that_exists_is_overwritten_and_the_original_stays_as_it_is(trace: Path) -> None:

@@ -165,6 +165,27 @@ def test_scales_per_head_on_a_backend_without_them_are_invalid_and_others_are_sc
     assert found["per-tensor"]["status"] == "valid"
 
 
+def test_what_mends_scales_per_head_that_a_backend_refuses_makes_scales_per_tensor(
+    trace: Path, tmp_path: Path
+) -> None:
+    save_scales(tmp_path / "per-head", {(0, "k"): (4.0, 2.0), (0, "v"): (4.0, 2.0)})
+    save_scales(tmp_path / "per-tensor", {(0, "k"): (4.0,), (0, "v"): (4.0,)})
+    artifacts = ("--scales", tmp_path / "per-head", "--scales", tmp_path / "per-tensor")
+    refused = kvtrace(
+        "report", trace, *artifacts, "--engine", "vllm-cuda", "--backend", "FLASHINFER", "--json"
+    )
+    assert refused.returncode == 0, refused.stderr
+    findings = {one["id"]: one for one in json.loads(refused.stdout)["findings"]}
+    command = findings["invalid-artifact"]["command"]
+    assert command == f"kvtrace calibrate {trace} --headroom 2 --granularity tensor -o NEW"
+    assert findings["invalid-artifact"]["candidate"] == "per-head"
+    # Nothing is collapsed where nothing starts.
+    assert "per-head-collapsed" not in findings
+    on_cpu = kvtrace("report", trace, *artifacts, "--engine", "vllm-cpu", "--backend", "CPU_ATTN", "--json")
+    assert on_cpu.returncode == 0, on_cpu.stderr
+    assert "per-head-collapsed" in {one["id"] for one in json.loads(on_cpu.stdout)["findings"]}
+
+
 def test_what_cannot_be_reported_is_one_line_and_exit_code_2(trace: Path, tmp_path: Path) -> None:
     run = fabricate_run(tmp_path / "small.run", read_tables(SMALL))
     for arguments, expected in (

@@ -36,7 +36,7 @@ def test_exit_code_is_one_with_an_error_finding_and_zero_without() -> None:
     [
         (("absent",), "absent: no such file or directory"),
         ((ARTIFACTS / "ct_per_head", "--artifact-format", "gguf"), "no artifact format is called 'gguf'"),
-        ((ARTIFACTS / "ct_per_head", "--trace", "absent"), "is not a trace"),
+        ((ARTIFACTS / "ct_per_head", "--trace", "absent"), "no such file or directory"),
         ((ARTIFACTS / "ct_per_head", "--engine", "llama.cpp"), "no rules are known for engine 'llama.cpp'"),
         ((ARTIFACTS / "ct_per_head", "--tp", "3"), "2 KV heads cannot be split over 3"),
         ((ARTIFACTS / "ct_per_head", "--against", ARTIFACTS / "quark"), "holds no weights to compare"),

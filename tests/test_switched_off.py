@@ -96,17 +96,3 @@ def test_the_gate_says_how_many_requests_were_not_captured_in_full(run: Path, tm
     assert [one["num_incomplete_requests"] for one in json.loads(checked.stdout)["segments"]] == [1]
     text = kvtrace("check", run, "--policy", policy, "--candidate", "unit").stdout
     assert "2 requests, 1 of them not captured in full, 16 tokens" in text
-
-
-def test_a_request_whose_end_was_not_seen_is_not_captured_in_full(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).normal(size=(10, 2, 4))
-    trace = fabricate_trace(
-        tmp_path / "t.kvtrace",
-        {(0, "k"): values, (0, "v"): values},
-        request_of_row=[0] * 5 + [1] * 5,
-        position_of_row=[*range(5), *range(5)],
-        requests=[request(0, prompt_tokens=5), request(1, prompt_tokens=5, status="running")],
-    )
-    run = tmp_path / "r.run"
-    assert kvtrace("replay", trace, "-o", run).returncode == 0
-    assert found(run, "SELECT request, incomplete FROM requests ORDER BY ALL") == [[0, False], [1, True]]

@@ -17,14 +17,13 @@ _NICENESS: Final = 10
 
 
 def leave_the_engines_core() -> None:
-    """Lower the calling thread's priority and, where it is pinned to one core, let it run on all.
+    """Lower the calling thread's priority and, where it is pinned to one core, let it run on its parent's.
 
-    All: those of the parent process, which vLLM did not pin.
+    The parent process is the one that vLLM did not pin.
     """
     try:
         if len(os.sched_getaffinity(0)) == 1:
-            of_parent = os.sched_getaffinity(os.getppid()) if os.getppid() else set()
-            os.sched_setaffinity(0, of_parent if len(of_parent) > 1 else range(os.cpu_count() or 1))
+            os.sched_setaffinity(0, os.sched_getaffinity(os.getppid() or 0))
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
     except OSError as error:
         logger.warning("kvtrace: a capture thread shares the engine's core: %s", error)

@@ -143,11 +143,26 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             if layer.hooked is not None:
                 wrap_cache_write(layer.module, self._recorder)
         logger.warning("kvtrace: capturing K and V of %d layers into %s", len(hooked), trace)
+        self._warn_of_steps_beyond_the_queue(sum(layer.row_bytes for layer in hooked.values()))
         if rank == 0 and not config.shutdown_timeout:
             logger.warning(
                 "kvtrace: a server without --shutdown-timeout kills its workers when it is stopped, and with "
                 "them the rows of the last %g s; start it with --shutdown-timeout 30",
                 settings.flush_seconds,
+            )
+
+    def _warn_of_steps_beyond_the_queue(self, row_bytes: int) -> None:
+        """Say at the start what would lose whole prefill steps, and with them leave mostly decode."""
+        settings = self._settings
+        num_tokens = self._vllm_config.scheduler_config.max_num_batched_tokens
+        largest = -(-num_tokens // settings.position_stride) * row_bytes
+        if largest > settings.queue_bytes:
+            logger.warning(
+                "kvtrace: a step of %d tokens has up to %d bytes of sampled rows, more than queue_bytes "
+                "(%d), and would be dropped whole: raise queue_bytes or position_stride",
+                num_tokens,
+                largest,
+                settings.queue_bytes,
             )
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:

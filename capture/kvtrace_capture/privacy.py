@@ -15,6 +15,8 @@ import secrets
 from array import array
 from typing import TYPE_CHECKING, Final
 
+from kvtrace_capture.labels import MAX_CLIENT_ID_CHARS, clean_label
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -52,8 +54,12 @@ def key_id(key: bytes) -> str:
 
 
 def hash_client_id(key: bytes, client_id: str) -> str:
-    """Return the keyed hash (64 hex digits) of the id that a client gave as `kvtrace_id`."""
-    return _keyed_hash(key, b"client id", client_id.encode())
+    """Return the keyed hash (64 hex digits) of the id that a client gave as `kvtrace_id`.
+
+    Of its plain text, as recorded (`labels.clean_label`), so that an outcome's id joins as its owner has it.
+    """
+    plain = clean_label(client_id, MAX_CLIENT_ID_CHARS) or ""
+    return _keyed_hash(key, b"client id", plain.encode())
 
 
 def hash_prompt(key: bytes, token_ids: Sequence[int]) -> str:

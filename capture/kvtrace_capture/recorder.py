@@ -72,6 +72,8 @@ class StepRecorder:
 
     def begin(self, plan: StepPlan) -> None:
         """Start a step. Rows that have no room or no budget are dropped here, before anything is copied."""
+        if self._planned is not None:  # its step was never finished
+            self._dropped.add(self._planned.request, "hook_failed")
         self._plan = self._planned = None
         if not plan.requests or not self._layers:
             return

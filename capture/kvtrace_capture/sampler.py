@@ -8,11 +8,11 @@ fixed offset would only ever see one place within a block.
 from __future__ import annotations
 
 import random
-import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.trace.format import UNLABELLED
+from kvtrace_capture.labels import MAX_CLIENT_ID_CHARS, MAX_LABEL_CHARS, clean_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 WORKLOAD_KEY: Final = "kvtrace_workload"
 CLIENT_ID_KEY: Final = "kvtrace_id"
-MAX_LABEL_CHARS: Final = 64
-MAX_CLIENT_ID_CHARS: Final = 256
 MAX_WORKLOADS: Final = 256
 TOO_MANY_WORKLOADS: Final = "(too many workloads)"
 """The workload of requests whose label is new after `MAX_WORKLOADS` others: a trace has a bounded list."""
@@ -74,7 +72,8 @@ class Sampler:
         if not extra_args:
             return Labels()
         workload = clean_label(extra_args.get(WORKLOAD_KEY), MAX_LABEL_CHARS) or UNLABELLED
-        if workload not in self._workloads:
+        # What the operator asked for always counts: clients cannot fill the list before it comes.
+        if workload not in self._workloads and workload not in (self._settings.workloads or ()):
             if len(self._workloads) >= MAX_WORKLOADS:
                 workload = TOO_MANY_WORKLOADS
             else:
@@ -88,19 +87,3 @@ class Sampler:
         is_drawn = self._random.random() < settings.request_fraction
         offset = self._random.randrange(settings.position_stride)
         return Choice(is_wanted and is_drawn, settings.position_stride, offset, self._sampling_id)
-
-
-def clean_label(value: object, max_chars: int) -> str | None:
-    r"""Return a client's label as plain text of at most `max_chars`, or None where there is none.
-
-    Control characters, line breaks and direction marks go (a label is shown in terminals and reports);
-    numbers become text; lists and objects are no label.
-
-    >>> clean_label("chat\n\u202e", 64), clean_label(7, 64), clean_label(["a"], 64), clean_label(" ", 64)
-    ('chat', '7', None, None)
-    """
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
-        return None
-    text = unicodedata.normalize("NFC", str(value)[: 4 * max_chars])
-    printable = "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" or c == " ")
-    return printable.strip()[:max_chars].strip() or None

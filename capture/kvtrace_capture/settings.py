@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace_capture.labels import MAX_LABEL_CHARS, clean_label
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -120,6 +122,9 @@ def _expect_list(values: Mapping[str, Any], key: str, kind: type) -> tuple[Any, 
     is_list = isinstance(items, list | tuple) and items
     if not is_list or any(not isinstance(item, kind) or isinstance(item, bool) for item in items):
         raise SettingsError(f"{key} is {items!r}, expected a list of at least one {kind.__name__}")
-    if any(isinstance(item, str) and not item.isprintable() for item in items):
-        raise SettingsError(f"{key} is {items!r}, expected labels without control characters")
+    for item in items:
+        if isinstance(item, str) and item != (clean := clean_label(item, MAX_LABEL_CHARS)):
+            raise SettingsError(
+                f"{key}: {item!r} is never the label of a request, which is recorded as {clean!r}"
+            )
     return tuple(dict.fromkeys(items))

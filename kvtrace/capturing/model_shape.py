@@ -11,6 +11,7 @@ from kvtrace.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
+_INSTEAD: Final = "give --layers, --kv-heads and --head-dim instead of --model"
 _BYTES_OF_DTYPE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -65,12 +66,12 @@ def read_model_shape(model: Path) -> ModelShape:
 def _size(config: dict[str, Any], path: Path, name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{path}: {name} is {value!r}, expected a number above 0; give the sizes as options")
+        raise InputError(f"{path}: {name} is {value!r}, expected a number above 0; {_INSTEAD}")
     return value
 
 
 def _dtype(config: dict[str, Any], path: Path) -> str:
     dtype = config.get("dtype", config.get("torch_dtype")) or "bfloat16"
     if dtype not in _BYTES_OF_DTYPE:
-        raise InputError(f"{path}: dtype is {dtype!r}, expected {', '.join(_BYTES_OF_DTYPE)}; give --dtype")
+        raise InputError(f"{path}: dtype is {dtype!r}, expected {', '.join(_BYTES_OF_DTYPE)}; {_INSTEAD}")
     return str(dtype)

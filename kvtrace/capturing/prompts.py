@@ -95,7 +95,9 @@ def _prompt(number: int, line: bytes) -> Prompt:
 
 
 def _text(fields: dict[str, Any], key: str) -> str:
-    value = fields.get(key)
+    if key not in fields:
+        raise ValueError(f"has no {key}, expected a text that is not empty")
+    value = fields[key]
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{key} is {plain(repr(value))}, expected a text that is not empty")
     return value

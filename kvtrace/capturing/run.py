@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from kvtrace.capturing.options import CaptureOptions
     from kvtrace.capturing.prompts import Prompt
     from kvtrace.capturing.vllm_python import VLLMPython
+    from kvtrace.trace.reader import Trace
 
     Progress = Callable[[int, int], None]
 
 DRIVER: Final = "kvtrace_capture.offline"
 TRACE_FILE: Final = "trace.json"
 KEY_FILE: Final = "kvtrace.key"
+LOG_FILE: Final = "vllm.log"
 STOP_TIMEOUT_S: Final = 90.0
 """For vLLM to close the trace after Ctrl-C; then it is killed."""
 
@@ -52,6 +54,8 @@ class Captured:
     is_interrupted: bool
     has_trace: bool
     """False: it was interrupted before a row was committed, and nothing is left."""
+    faults: tuple[str, ...] = ()
+    """What the trace itself says it lacks, in words."""
 
 
 @dataclass(slots=True)
@@ -92,14 +96,20 @@ def capture_offline(
         told, status, is_interrupted = _drive(_job(run, options), python, folder, progress)
         if not is_interrupted and (status != 0 or told.error is not None):
             raise _failure(told, status, folder, output)
-        has_trace = _take_trace(folder, output, is_interrupted=is_interrupted)
-        return Captured(told.done, is_interrupted, has_trace)
+        trace = _readable_trace(folder, output, is_interrupted=is_interrupted)
+        if trace is None:
+            return Captured(told.done, is_interrupted, has_trace=False)
+        faults = _faults(trace)
+        _put_in_place(trace.path, output)
+        return Captured(told.done, is_interrupted, has_trace=True, faults=faults)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_output(output: Path, *, overwrite: bool) -> None:
     """Raise OutputExistsError: something is at `output` and is to be kept, or is no trace."""
+    if output.is_symlink():
+        raise OutputExistsError(f"{output}: is a link; give the name of the trace itself, or another")
     if not output.exists():
         return
     if not overwrite:
@@ -134,7 +144,7 @@ def _drive(
     """Run the driver to its end. Returns what it told, its exit status, and whether Ctrl-C ended it."""
     told = _Told()
     events, events_of_driver = os.pipe()
-    with (folder / "vllm.log").open("wb") as log, os.fdopen(events, "rb", buffering=0) as stream:
+    with (folder / LOG_FILE).open("wb") as log, os.fdopen(events, "rb", buffering=0) as stream:
         process = subprocess.Popen(  # noqa: S603 -- the interpreter that the user named
             [python.path, "-m", DRIVER, str(events_of_driver)],
             stdin=subprocess.PIPE,
@@ -214,28 +224,53 @@ def _term_as_interrupt() -> Iterator[None]:
 
 
 def _failure(told: _Told, status: int, folder: Path, output: Path) -> CaptureError:
-    kept = output.with_name(f"{output.name}.log")
-    log = folder / "vllm.log"
-    log.chmod(0o600)
-    reason = reason_in_log(log.read_text(errors="replace")) or told.error
-    log.replace(kept)
+    reason = reason_in_log((folder / LOG_FILE).read_text(errors="replace")) or told.error
+    kept = _kept_log(folder, output)
     if reason is None:
         reason = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
     return CaptureError(f"{output}: vLLM ended without a trace: {reason}; all it said is in {kept}")
 
 
-def _take_trace(folder: Path, output: Path, *, is_interrupted: bool) -> bool:
-    """Move the trace into its place. False: it was interrupted before there was one that can be read."""
+def _kept_log(folder: Path, output: Path) -> Path:
+    kept = output.with_name(f"{output.name}.log")
+    (folder / LOG_FILE).chmod(0o600)
+    (folder / LOG_FILE).replace(kept)
+    return kept
+
+
+def _readable_trace(folder: Path, output: Path, *, is_interrupted: bool) -> Trace | None:
+    """Return the trace in `folder`; None: it was interrupted before there was one that can be read."""
     from kvtrace.trace.reader import open_trace
 
     try:
-        (trace,) = folder.glob("*.kvtrace")
-        _ = open_trace(trace).tokens
-    except (ValueError, InputError):
+        (path,) = folder.glob("*.kvtrace")
+        trace = open_trace(path)
+        _ = trace.tokens
+    except (ValueError, InputError) as error:
         if is_interrupted:
-            return False
-        raise
+            return None
+        told = str(error).replace(f"{folder}/", "")
+        log = (folder / LOG_FILE).read_text(errors="replace")
+        reason = next((line for line in log.splitlines() if "kvtrace: capture stopped" in line), told)
+        raise CaptureError(
+            f"{output}: vLLM served the prompts, but left no trace that can be read: {reason}; "
+            f"all it said is in {_kept_log(folder, output)}"
+        ) from error
+    return trace
+
+
+def _faults(trace: Trace) -> tuple[str, ...]:
+    from kvtrace.trace.completeness import rows_lost
+
+    failures = [f"the writer failed: {store.commit.failure}" for store in trace.ranks if store.commit.failure]
+    lost = sum(rows_lost(trace).values())
+    if lost:
+        failures.append(f"{lost:,} rows were lost (kvtrace inspect says why)")
+    return tuple(failures)
+
+
+def _put_in_place(trace: Path, output: Path) -> None:
+    """Give the new trace its name; what had it goes only when the new one is there."""
     if output.exists():
-        shutil.rmtree(output)
+        output.rename(trace.parent / "replaced")
     trace.rename(output)
-    return True

@@ -29,7 +29,11 @@ ARTIFACT_FORMAT = Annotated[
 ]
 AGAINST = Annotated[
     Path | None,
-    typer.Option("--against", help="Are weights and tokenizer those of this checkpoint?", show_default=False),
+    typer.Option(
+        "--against",
+        help="Compare each --scales checkpoint's weights and tokenizer with this one's.",
+        show_default=False,
+    ),
 ]
 ENGINE = Annotated[
     str | None,
@@ -136,18 +140,28 @@ def chosen_setup(
 def compared_with(candidates: Sequence[Candidate], against: Path | None) -> list[Candidate]:
     """Return the candidates, each artifact's checkpoint compared with `against` (None: as they are).
 
-    Raises ArtifactError: one of the two holds no weights. InputError: there is no artifact to compare.
+    Raises ArtifactError: one of the two holds no weights. InputError: there is no artifact to compare, or
+    nothing at `against`.
     """
     if against is None:
         return list(candidates)
     from kvtrace.scales.audit.weights import compare_weights
 
+    require_existing(against)
     if not any(one.artifact for one in candidates):
         raise InputError(f"--against {against}: nothing to compare with it; give a checkpoint with --scales")
     return [
         replace(one, weights=compare_weights(one.artifact.path, against)) if one.artifact else one
         for one in candidates
     ]
+
+
+def require_existing(against: Path | None) -> None:
+    """Raise InputError: --against was given, and nothing is there."""
+    if against is not None and not against.exists():
+        raise InputError(
+            f"{against}: no such file or directory; expected the checkpoint that --against compares with"
+        )
 
 
 def _layers(text: str | None, num_layers: int) -> tuple[int, ...]:

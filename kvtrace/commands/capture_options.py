@@ -18,6 +18,8 @@ LAYERS = Annotated[
 BYTE_BUDGET = Annotated[
     str | None,
     typer.Option(
-        "--byte-budget", help="Of K and V on each rank, such as 20GB; then capture stops.", show_default=False
+        "--byte-budget",
+        help="Of K and V on each rank, such as 20GB; what is more is dropped.",
+        show_default=False,
     ),
 ]

@@ -93,6 +93,8 @@ def capture_run(
     python = find_vllm_python(vllm_python)
     with show_progress("capture") as progress:
         captured = capture_offline(run, options, python, output, progress, overwrite=force)
+    for fault in captured.faults:
+        typer.echo(f"kvtrace: {output}: {fault}", err=True)
     if captured.is_interrupted:
         left = f"{output} holds what was committed" if captured.has_trace else "nothing is left"
         typer.echo(

@@ -83,6 +83,7 @@ def replay(
     from kvtrace.runs.write import check_output
     from kvtrace.scales import load_artifact
     from kvtrace.trace.reader import open_trace
+    from kvtrace.trace.several import rows_left_out
 
     if direct and verify:
         raise InputError("one of --direct and --verify can be given: --verify replays both ways")
@@ -111,7 +112,7 @@ def replay(
             force=force,
             progress=progress,
         )
-    for line in _what_was_read(output):
+    for line in (*rows_left_out(opened), *_what_was_read(output)):
         typer.echo(line, err=True)
     typer.echo(output)
 

@@ -217,8 +217,11 @@ def _replayed(
     from kvtrace.evaluation import replay, standard_candidates
     from kvtrace.profile.ready import has_tensors
     from kvtrace.trace.reader import open_trace
+    from kvtrace.trace.several import rows_left_out
 
     traces = [open_trace(path) for path in paths]
+    for line in rows_left_out(traces):
+        typer.echo(line, err=True)
     candidates = compared_with(standard_candidates(traces, artifacts, setup_for(traces)), against)
     if intervals is None:
         intervals = len(candidates) <= _MOST_WITH_INTERVALS and all(map(has_tensors, traces))

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.candidate_options import (  # noqa: TC001 -- Typer reads the annotations
-    AGAINST,
+from kvtrace.commands.candidate_options import (
     ARTIFACT_FORMAT,
     BACKEND,
     TENSOR_PARALLEL,
+    require_existing,
 )
 from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
 
@@ -33,7 +33,14 @@ def scales(
     ] = None,
     backend: BACKEND = None,
     tp: TENSOR_PARALLEL = None,
-    against: AGAINST = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            help="Compare the artifact's weights and tokenizer with this checkpoint's.",
+            show_default=False,
+        ),
+    ] = None,
     calibrated_at_length: Annotated[
         int | None,
         typer.Option(
@@ -59,6 +66,7 @@ def scales(
     from kvtrace.scales.audit.text import report_text
     from kvtrace.trace.reader import open_trace
 
+    require_existing(against)
     try:
         report = scales_report(
             load_artifact(artifact, artifact_format),

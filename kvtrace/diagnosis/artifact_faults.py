@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.diagnosis.case import bound
 from kvtrace.diagnosis.finding import Finding
-from kvtrace.diagnosis.wording import recalibrate_command, scales_command
+from kvtrace.diagnosis.wording import is_refused_per_head, recalibrate_command, scales_command
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def check(case: Case) -> Iterator[Finding]:
         for row in case.rows(bound(_FINDINGS, candidate=subject.name)):
             if row["id"] == ASKED_OF_THE_RUN or (row["id"], row["message"]) in seen:
                 continue
+            if is_refused_per_head(subject) and _is_of_the_backend_alone(row):
+                continue
             seen.add((row["id"], row["message"]))
             layers = tuple(int(layer) for layer in (row["layers"] or "").split(",") if layer)
             yield Finding(
@@ -82,6 +84,13 @@ def check(case: Case) -> Iterator[Finding]:
             )
 
 
+def _is_of_the_backend_alone(row: Row) -> bool:
+    """Return whether a maximum over heads is what a backend would make, rather than what the engine used."""
+    return bool(
+        row["id"] == "per-head-collapsed" and not json.loads(row["evidence"]).get("num_heads_collapsed")
+    )
+
+
 def _command(case: Case, subject: Subject, row: Row) -> str | None:
     """Return what mends the fault, or shows it layer by layer."""
     against = json.loads(row["evidence"]).get("against")
@@ -93,6 +102,6 @@ def _command(case: Case, subject: Subject, row: Row) -> str | None:
 
 
 def severity_is_error(case: Case, candidate: str) -> Iterator[bool]:
-    """Yield, per audit finding on a candidate, whether it is an error."""
+    """Yield, per audit finding that is passed on of a candidate, whether it is an error."""
     for row in case.rows(bound(_FINDINGS, candidate=candidate)):
-        yield row["severity"] == "error"
+        yield row["severity"] == "error" and row["id"] != ASKED_OF_THE_RUN

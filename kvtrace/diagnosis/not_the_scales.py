@@ -50,10 +50,26 @@ def finding_of(case: Case, subject: Subject, findings: Sequence[Finding]) -> Fin
             f"nothing speaks against these scales ({in_effect}). Excluded: "
             f"{'; '.join(_excluded(subject, heads))}. Not visible here: {_INVISIBLE}"
         ),
-        action="Look elsewhere: serve the same prompts with --kv-cache-dtype auto. If quality stays low, FP8 "
-        "is not the cause; if it recovers, suspect the attention kernel or the cache transfer",
+        action=_action(case, subject),
         evidence=tuple(case.rows(sql)),
         sql=sql,
+    )
+
+
+def _action(case: Case, subject: Subject) -> str:
+    if subject.in_effect:
+        return (
+            "Look elsewhere: serve the same prompts with --kv-cache-dtype auto. If quality stays low, FP8 "
+            "is not the cause; if it recovers, suspect the attention kernel or the cache transfer"
+        )
+    if any(source.has_fp8_cache for source in case.run.record.sources):
+        return (
+            "These scales would cover what was captured. The engine used others, so a loss of quality seen "
+            "there is not from these"
+        )
+    return (
+        "These scales would cover what was captured. What FP8 does to quality beyond that shows once they "
+        "are served"
     )
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kvtrace.diagnosis.finding import Head
 
 _MOST_NAMED = 3
+_REFUSED_PER_HEAD = "takes no scale per head"
+"""In the reason of `kvtrace.evaluation.apply`."""
 
 
 def percent(share: float) -> str:
@@ -70,8 +72,14 @@ def calibrate_command(case: Case, *options: str) -> str:
 
 def recalibrate_command(case: Case, subject: Subject) -> str:
     """Return the same with room to spare, and per tensor where the scales are: not all engines take more."""
-    per_tensor = ["--granularity tensor"] if subject.granularity == "tensor" else []
+    wants_tensor = subject.granularity == "tensor" or is_refused_per_head(subject)
+    per_tensor = ["--granularity tensor"] if wants_tensor else []
     return calibrate_command(case, "--headroom 2", *per_tensor)
+
+
+def is_refused_per_head(subject: Subject) -> bool:
+    """Return whether the scales are invalid because the backend takes none per head."""
+    return not subject.is_valid and _REFUSED_PER_HEAD in (subject.reason or "")
 
 
 def scales_command(case: Case, artifact: str | None, *options: str) -> str | None:

@@ -17,6 +17,7 @@ from kvtrace.profile.build import DEFAULT_MEMORY_BYTES
 from kvtrace.runs.manifest import complete_manifest
 from kvtrace.runs.record import RunRecord, SourceRecord
 from kvtrace.runs.write import RunWriter, check_output
+from kvtrace.trace.several import refuse_same_capture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +54,11 @@ def replay(
     invalid candidate is written with its reason; the others go on. The run appears under its name only when
     it is complete.
     Raises NoValidCandidateError, DeviceError, OutputExistsError; InputError where the manifest contradicts
-    the traces; IntegrityError where a chunk is damaged; ReplayMismatchError from `verify`.
+    the traces, or two traces are of one capture; IntegrityError where a chunk is damaged; ReplayMismatchError
+    from `verify`.
     """
     check_output(Path(out), force=force)
+    refuse_same_capture(traces)
     chosen = choose_device(device)
     sources = name_sources(traces)
     bound = bind_candidates(candidates, sources)

@@ -12,6 +12,7 @@ from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
 from kvtrace.runs.schema import CANDIDATES, CELLS, GROUPS, REQUESTS, ROWS, SAMPLING, SCALES, VECTORS
 from kvtrace.scales.manifest import parse_manifest
+from kvtrace.trace.completeness import rows_lost
 from kvtrace.trace.strata import PHASES
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def write_requests_and_rows(run: RunWriter, source: str, trace: Trace) -> None:
     tokens = trace.tokens
     numbers, counts = np.unique(tokens.request, return_counts=True)
     num_rows = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-    requests = [trace.requests[number] for number in sorted(trace.requests)]
+    requests, lost = [trace.requests[number] for number in sorted(trace.requests)], rows_lost(trace)
     copied = ("request", "workload", "client_id", "prompt_hash", "sampled", "sampling_id", "prompt_tokens",
               "output_tokens", "computed_tokens", "status")  # fmt: skip
     run.write(
@@ -82,10 +83,7 @@ def write_requests_and_rows(run: RunWriter, source: str, trace: Trace) -> None:
             **{name: [getattr(request, name) for request in requests] for name in copied},
             "num_rows": [num_rows.get(request.request, 0) for request in requests],
             "num_missing": [sum(end - start for start, end in request.missing) for request in requests],
-            "num_dropped": [
-                sum(sum(store.dropped.get(request.request, {}).values()) for store in trace.ranks)
-                for request in requests
-            ],
+            "num_dropped": [lost[request.request] for request in requests],
         },
     )
     run.write(

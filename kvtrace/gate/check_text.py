@@ -109,7 +109,8 @@ def _limit(limit: LimitOutcome) -> Iterator[str]:
     elif limit.verdict is Verdict.not_enough:
         counts = f"{limit.num_untold:,} of {counts} untold"
     if limit.has_interval and limit.num_estimated:
-        counts += f"; {limit.num_estimated:,} judged by the estimate"
+        how = "judged by the estimate" if limit.verdict is Verdict.within else "without an interval"
+        counts += f"; {limit.num_estimated:,} {how}"
     yield from wrapped(
         f"{limit.limit} {relation} {bound}: {limit.verdict.value} ({counts})", "        ", "    "
     )

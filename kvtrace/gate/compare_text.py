@@ -11,7 +11,7 @@ from kvtrace.plain_text import plain
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.gate.comparison import Comparison, DecisionRow, Paired, TensorEvidence
+    from kvtrace.gate.comparison import Comparison, DecisionRow, Paired, PairedSegment, TensorEvidence
     from kvtrace.gate.outcome import HeadOutcome, SegmentOutcome
 
 _CLIPPED: Final = "vectors_clipped_frac"
@@ -127,7 +127,7 @@ def _tensor(one: TensorEvidence) -> Iterator[str]:
 
 def _pair(pair: Paired, against: str) -> Iterator[str]:
     yield from wrapped(
-        f"{pair.tensor.upper()} against {plain(against)}: {pair.verdict} "
+        f"{pair.tensor.upper()} against {plain(against)}: {_told(pair)} "
         f"({_signed(pair.difference)}, {_signed(pair.low)} to {_signed(pair.high)}; "
         f"fewer in {pair.num_lower:,}, more in {pair.num_higher:,} of {pair.num_requests:,} requests; "
         f"{pair.num_heads_better:,} heads better, {pair.num_heads_worse:,} worse)",
@@ -141,11 +141,11 @@ def _pair(pair: Paired, against: str) -> Iterator[str]:
             told = f"{pair.sqnr_change_low_db:+.2f} to {pair.sqnr_change_high_db:+.2f} dB"
         yield from wrapped(f"SQNR {pair.sqnr_change_db:+.2f} dB ({told}), paired", "         ", "       ")
     for segment in pair.segments:
-        told = (
+        interval = (
             "" if segment.high - segment.low >= 2 else f", {_signed(segment.low)} to {_signed(segment.high)}"
         )
         yield from wrapped(
-            f"{segment.name}: {segment.verdict} ({_signed(segment.difference)}{told}; "
+            f"{segment.name}: {_told(segment)} ({_signed(segment.difference)}{interval}; "
             f"{segment.num_requests:,} requests)",
             "         ",
             "       ",
@@ -154,6 +154,11 @@ def _pair(pair: Paired, against: str) -> Iterator[str]:
         yield from wrapped(f"regression: {_head(head)} more", "         ", "       ")
     if pair.num_heads_worse > _MOST_SHOWN:
         yield f"       and {pair.num_heads_worse - _MOST_SHOWN:,} heads more"
+
+
+def _told(pair: Paired | PairedSegment) -> str:
+    """Return the verdict; that no vector differs among those seen is not yet that none can."""
+    return "no difference seen" if pair.verdict == "equal" and pair.low < pair.high else pair.verdict
 
 
 def _head(head: HeadOutcome) -> str:

@@ -83,7 +83,11 @@ def decide_vectors(
         num_untold=int(untold.sum()),
         worst=head(int(worst_first[0])) if len(heads) else None,
         breached=tuple(head(int(entry)) for entry in worst_first if breached[entry])[:_MOST_LISTED],
-        reason=_vector_reason(bound, int(untold.sum()), policy) if untold.any() else None,
+        reason=(
+            _vector_reason(bound, int(untold.sum()), int(found.num_requests.max()), policy)
+            if untold.any()
+            else None
+        ),
     )
 
 
@@ -197,12 +201,13 @@ def _verdict(breached: NDArray[np.bool_], untold: NDArray[np.bool_]) -> Verdict:
     return Verdict.not_enough if untold.any() else Verdict.within
 
 
-def _vector_reason(bound: float, num_untold: int, policy: Policy) -> str:
+def _vector_reason(bound: float, num_untold: int, num_requests: int, policy: Policy) -> str:
+    """Return why, and how many requests are needed where that is more than were captured."""
     heads = f"{num_untold:,} head{'s' if num_untold > 1 else ''}: the interval reaches beyond the limit"
     needed = requests_without_event(
         bound, confidence=policy.confidence, worst_request=policy.worst_request_frac
     )
-    if needed is None:
+    if needed is None or needed <= num_requests:
         return heads
     return f"{heads}; a head without one event takes about {needed:,} requests to be within"
 

@@ -114,6 +114,12 @@ def _is_what_ran(scales: Sequence[LoadedScales]) -> bool:
     return all(one.num_as_effective == one.num_scales for one in scales)
 
 
+def was_what_ran(report: Report, candidate: CandidateSummary) -> bool:
+    """Return whether an artifact's scales are the effective ones, but for what bf16 loses."""
+    compared = [scales for source in report.sources if (scales := _comparable(report, source, candidate))]
+    return bool(compared) and all(map(_is_what_ran, compared))
+
+
 def _is_default(scales: Sequence[LoadedScales]) -> bool:
     return all(one.min_effective_scale == one.max_effective_scale == 1 for one in scales)
 

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
+from kvtrace.report.answer import was_what_ran
 from kvtrace.report.wording import WIDTH, columns, cut, ended, paragraph
 
 if TYPE_CHECKING:
@@ -95,7 +96,9 @@ def heat_map_lines(report: Report) -> Iterator[str]:
 def _hypothetical(report: Report, first: Finding) -> Iterator[str]:
     """Yield that the scales in question are not what ran, where that is not the finding itself."""
     candidate = next((one for one in report.candidates if one.candidate == first.candidate), None)
-    if candidate is None or not candidate.hypothetical or not first.heads:
+    if candidate is None or not candidate.hypothetical or not (first.heads or first.id == "not-the-scales"):
+        return
+    if was_what_ran(report, candidate):
         return
     if any(source.has_fp8_cache for source in report.sources):
         yield from paragraph("The captured engine used other scales: this is what these would do.")

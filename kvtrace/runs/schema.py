@@ -56,7 +56,7 @@ REQUESTS: Final = Table(
         Column(
             "num_dropped",
             "int32",
-            "rows sampled and lost (budget, full queue, faults), over all ranks",
+            "rows sampled and lost (budget, full queue, faults, a killed engine), over all ranks",
         ),
     ),
 )

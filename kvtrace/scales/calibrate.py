@@ -9,6 +9,7 @@ from kvtrace.errors import InputError
 from kvtrace.scales.dataset import Dataset, DatasetRules, split_dataset
 from kvtrace.scales.magnitudes import Group, Magnitudes, count_magnitudes, merged
 from kvtrace.scales.recipe import Recipe, scale_by
+from kvtrace.trace.several import refuse_same_capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +49,10 @@ def calibrate(
 ) -> Calibration:
     """Return scales for every layer of the model. Every tensor is read once, whatever the recipe.
 
-    Raises InputError: the traces are of different models or lack layers or heads, or the rules leave no rows.
+    Raises InputError: the traces are of different models or of one capture, or lack layers or heads, or the
+    rules leave no rows.
     """
+    refuse_same_capture(traces)
     model = one_model(traces)
     dataset = split_dataset(traces, rules)
     counts = count_magnitudes(dataset.sources, 1 if dataset.held_out is None else 2, progress)

@@ -192,6 +192,8 @@ def open_trace(path: Path | str, *, may_lack_tokens: bool = False) -> Trace:
 def read_trace_record(path: Path) -> TraceRecord:
     """Return `trace.json`. Raises NotATraceError, SchemaVersionError or IntegrityError."""
     file = path / TRACE_FILE
+    if not path.exists():
+        raise NotATraceError(f"{path}: no such file or directory; expected a trace (NAME.kvtrace)")
     if not file.is_file():
         raise NotATraceError(
             f"{path}: is not a trace: expected a directory with {TRACE_FILE}, as capture writes it "
@@ -210,10 +212,12 @@ def check_schema_version(file: Path, supported: str) -> None:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return
-    found = str(content.get("schema_version", "")) if isinstance(content, dict) else ""
+    if not isinstance(content, dict) or "schema_version" not in content:
+        raise NotATraceError(f"{file}: is no record of kvtrace: expected a JSON object with a schema_version")
+    found = str(content["schema_version"])
     if found.split(".")[0] != supported.split(".")[0]:
         raise SchemaVersionError(
-            f"{file}: has schema version {found or 'none'}, this kvtrace reads {supported.split('.')[0]}.x. "
+            f"{file}: has schema version {found}, this kvtrace reads {supported.split('.')[0]}.x. "
             "Install the kvtrace that wrote it, or a newer one"
         )
 

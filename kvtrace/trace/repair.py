@@ -92,7 +92,7 @@ class _Repair:
             for line, request in zip(self._requests.lines, self._requests.records, strict=True)
             if request.request not in self._left_out
         ]
-        write_lines(new / REQUESTS_FILE, lines)
+        write_lines(new / REQUESTS_FILE, lines, self._requests.num_unwritten)
         write_lines(new / SAMPLING_FILE, self._sampling.lines)
         kept = {request.request for request in self._requests.records} - self._left_out
         for number, store in self._stores.items():

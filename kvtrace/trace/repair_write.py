@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import google_crc32c
 
 from kvtrace.trace.chunks import CRC_BYTES, array_metadata, chunk_path, group_metadata
+from kvtrace.trace.completeness import expected_positions
 from kvtrace.trace.format import (
     COMMIT_FILE,
     DROPPED_FILE,
@@ -24,7 +25,6 @@ from kvtrace.trace.format import (
 )
 from kvtrace.trace.lines import LinesCommit, lines_commit_file
 from kvtrace.trace.reader import open_trace
-from kvtrace.trace.summary import expected_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,11 +43,13 @@ def write_record(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write a file of lines and its commit."""
+def write_lines(path: Path, lines: Sequence[str], num_lost: int = 0) -> None:
+    """Write a file of lines and its commit. num_lost: lines that the capture could not write."""
     content = "".join(line + "\n" for line in lines).encode()
     crc = google_crc32c.value(content)
-    commit = LinesCommit(num_bytes=len(content), num_lines=len(lines), content_crc32c=f"{crc:08x}")
+    commit = LinesCommit(
+        num_bytes=len(content), num_lines=len(lines), content_crc32c=f"{crc:08x}", num_lost=num_lost
+    )
     write_record(path, content)
     write_record(lines_commit_file(path), seal(commit))
 

@@ -40,6 +40,8 @@ class SoundLines(Generic[RecordT]):
     lines: tuple[str, ...]
     records: tuple[RecordT, ...]
     lost: LostLines | None
+    num_unwritten: int = 0
+    """Lines that the capture itself could not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def sound_lines(path: Path, kind: type[RecordT], *, committed: bool, name: str) 
     if problems:
         num_lost = commit.num_lines - len(kept) if commit else None
         lost = LostLines(file=name, num_kept=len(kept), num_lost=num_lost, problem=problems[0])
-    return SoundLines(tuple(line for line, _ in kept), tuple(record for _, record in kept), lost)
+    lines, records = tuple(line for line, _ in kept), tuple(record for _, record in kept)
+    return SoundLines(lines, records, lost, commit.num_lost if commit else 0)
 
 
 def sound_store(path: Path) -> SoundStore:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kvtrace.trace.completeness import expected_positions
 from kvtrace.trace.format import (
     REQUESTS_FILE,
     EngineRecord,
     ModelRecord,
     PrivacyRecord,
     Record,
-    RequestRecord,
     SamplingRecord,
 )
 from kvtrace.trace.profile_check import verify_profiles
@@ -158,23 +158,6 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
         cost=dict(cost),
         reread=verify,
     )
-
-
-def expected_positions(request: RequestRecord, stride: int) -> int:
-    """Return how many sampled positions the model computed: p % stride == offset, in no missing range.
-
-    >>> from kvtrace.trace.format import RequestRecord
-    >>> request = RequestRecord(request=0, sampled=True, sampling_id=0, offset=3, prompt_tokens=40,
-    ...     computed_tokens=40, missing=((0, 16),), status="stop", arrived_at=0.0)
-    >>> expected_positions(request, stride=16)  # 19 and 35; 3 was a prefix-cache hit
-    2
-    """
-
-    def sampled_below(end: int) -> int:
-        return max(0, (end - request.offset + stride - 1) // stride)
-
-    computed = sampled_below(request.computed_tokens)
-    return computed - sum(sampled_below(stop) - sampled_below(start) for start, stop in request.missing)
 
 
 def _coverage(trace: Trace) -> tuple[CoverageCell, ...]:

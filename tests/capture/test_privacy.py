@@ -23,7 +23,14 @@ def test_a_prompt_hash_is_an_hmac_over_little_endian_token_ids() -> None:
 
 def test_another_key_or_another_purpose_gives_another_hash() -> None:
     assert hash_client_id(KEY, "a") != hash_client_id(b"j" * 32, "a")
-    assert hash_prompt(KEY, [0x61]) != hash_client_id(KEY, "a\0\0\0")
+    assert hash_prompt(KEY, [0x61616161]) != hash_client_id(KEY, "aaaa")
+
+
+def test_an_outcomes_id_joins_however_its_owner_spells_the_label() -> None:
+    message = b"kvtrace client id\0" + "café 7".encode()
+    expected = hmac.new(KEY, message, hashlib.sha256).hexdigest()
+    for spelled in ("café 7", "cafe\u0301 7", " café 7\n", "café\u200b 7"):
+        assert hash_client_id(KEY, spelled) == expected
 
 
 def test_a_missing_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:

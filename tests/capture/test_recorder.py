@@ -106,6 +106,14 @@ def test_a_step_without_a_plan_stores_nothing(tmp_path: Path) -> None:
     assert worker.rows() == []
 
 
+def test_a_step_that_the_engine_never_finished_is_counted(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.recorder.begin(plan((3, 17, 19, 5)))
+    worker.step(plan((3, 19, 20, 5)), [5 * BLOCK + 3])
+    assert worker.rows() == [(3, 19)]
+    assert worker.dropped() == [(3, 2, "hook_failed")]
+
+
 def test_a_cache_write_outside_any_step_is_left_alone(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     tokens = torch.zeros(3, HEADS, DIM).bfloat16()

@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kvtrace_capture.sampler import MAX_WORKLOADS, TOO_MANY_WORKLOADS, Labels, Sampler, clean_label
+from kvtrace_capture.labels import clean_label
+from kvtrace_capture.sampler import MAX_WORKLOADS, TOO_MANY_WORKLOADS, Labels, Sampler
 from kvtrace_capture.settings import CaptureSettings
 
 
@@ -36,6 +37,13 @@ def test_the_number_of_workloads_is_limited() -> None:
     assert labels.read_labels({"kvtrace_workload": "one more"}).workload == TOO_MANY_WORKLOADS
     assert labels.read_labels({"kvtrace_workload": "w3"}).workload == "w3"
     assert labels.read_labels(None).workload == "unlabelled"
+
+
+def test_clients_cannot_crowd_out_a_workload_that_the_operator_asked_for() -> None:
+    rules = sampler(workloads=("code",))
+    for number in range(MAX_WORKLOADS + 1):
+        rules.read_labels({"kvtrace_workload": f"w{number}"})
+    assert rules.choose(rules.read_labels({"kvtrace_workload": "code"})).sampled
 
 
 def test_only_wanted_workloads_are_sampled() -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from faults.feeding import ROUND, row_of_token, tensors
+from kvtrace.trace.completeness import expected_positions, rows_lost
 from kvtrace.trace.format import UNUSED_ROW
 from kvtrace.trace.reader import open_trace
-from kvtrace.trace.summary import expected_positions, summarize
+from kvtrace.trace.summary import summarize
 from kvtrace.trace.summary_text import summary_text
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def check_stored(path: Path) -> Stored:
         )
     summary = summarize(trace, verify=True)
     complete = summary.completeness
-    assert complete.num_expected - complete.num_stored == _truly_lacking(trace, tokens)
+    lacking, lost = _truly_lacking(trace, tokens), rows_lost(trace)
+    assert complete.num_expected - complete.num_stored == lacking
+    assert sum(lost[r.request] for r in trace.requests.values() if r.status != "running") == lacking
     return Stored(
         num_rows=len(tokens),
         num_dropped=complete.num_dropped,

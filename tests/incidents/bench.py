@@ -6,6 +6,7 @@ A plant changes it; `diagnosed` writes trace and artifacts, replays them and dia
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,12 +94,19 @@ class Bench:
         return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Keep these rows and the requests that have one."""
+        """Keep these rows and the requests that have one: the others' positions passed no hook there."""
+        gone: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for number, position in zip(self.request_of_row[~rows], self.position[~rows], strict=True):
+            gone[int(number)].append((int(position), int(position) + 1))
         self.tensors = {key: values[rows] for key, values in self.tensors.items()}
         for name in ("request_of_row", "position", "workload", "step"):
             setattr(self, name, getattr(self, name)[rows])
         left = set(self.request_of_row.tolist())
-        self.requests = [one for one in self.requests if one.request in left]
+        self.requests = [
+            one.model_copy(update={"missing": tuple(sorted((*one.missing, *gone[one.request])))})
+            for one in self.requests
+            if one.request in left
+        ]
 
     def scale_values(
         self, factor: float, rows: NDArray[np.bool_], heads: Sequence[tuple[int, int]], tensors: str = "kv"

@@ -124,7 +124,8 @@ def test_the_report_on_the_incidents_trace_names_clipping_the_worst_layers_and_t
     assert first["id"] in {"k-clips", "v-clips"}
     assert first["candidate"] == "effective"
     assert first["heads"]
-    assert "kvtrace calibrate" in first["action"]
+    assert "Calibrate on this traffic" in first["action"]
+    assert first["command"].startswith("kvtrace calibrate")
     assert {finding["id"] for finding in report["findings"]} >= {"k-clips", "v-clips"}
 
 

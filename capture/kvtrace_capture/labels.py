@@ -1,0 +1,25 @@
+"""Labels as they are recorded: plain text of bounded length, whoever gave them."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+MAX_LABEL_CHARS: Final = 64
+MAX_CLIENT_ID_CHARS: Final = 256
+
+
+def clean_label(value: object, max_chars: int) -> str | None:
+    r"""Return a client's label as plain text of at most `max_chars`, or None where there is none.
+
+    Control characters, line breaks and direction marks go (a label is shown in terminals and reports);
+    numbers become text; lists and objects are no label.
+
+    >>> clean_label("chat\n\u202e", 64), clean_label(7, 64), clean_label(["a"], 64), clean_label(" ", 64)
+    ('chat', '7', None, None)
+    """
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        return None
+    text = unicodedata.normalize("NFC", str(value)[: 4 * max_chars])
+    printable = "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" or c == " ")
+    return printable.strip()[:max_chars].strip() or None

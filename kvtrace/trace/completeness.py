@@ -1,0 +1,48 @@
+"""What a trace should hold of each request, by its sampling rules, and what of it is not there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvtrace.trace.format import RequestRecord
+    from kvtrace.trace.reader import Trace
+
+
+def expected_positions(request: RequestRecord, stride: int) -> int:
+    """Return how many sampled positions the model computed: p % stride == offset, in no missing range.
+
+    >>> from kvtrace.trace.format import RequestRecord
+    >>> request = RequestRecord(request=0, sampled=True, sampling_id=0, offset=3, prompt_tokens=40,
+    ...     computed_tokens=40, missing=((0, 16),), status="stop", arrived_at=0.0)
+    >>> expected_positions(request, stride=16)  # 19 and 35; 3 was a prefix-cache hit
+    2
+    """
+
+    def sampled_below(end: int) -> int:
+        return max(0, (end - request.offset + stride - 1) // stride)
+
+    computed = sampled_below(request.computed_tokens)
+    return computed - sum(sampled_below(stop) - sampled_below(start) for start, stop in request.missing)
+
+
+def rows_lost(trace: Trace) -> dict[int, int]:
+    """Return request → rows that were sampled and are not there, summed over the ranks that store any.
+
+    Of a finished request, what was counted as dropped or what its rules chose and a rank does not have,
+    whichever is more: an engine that is killed has counted nothing of what it had not committed. Of a running
+    request, whose end is not known, what was counted.
+    """
+    lost: Counter[int] = Counter()
+    for store, token_of_row in zip(trace.ranks, trace.joined.token_of_row, strict=True):
+        stored = Counter(trace.tokens.request[token_of_row[token_of_row >= 0]].tolist())
+        has_layers = any(layer.captured for layer in store.rank.layers)
+        for number, request in trace.requests.items():
+            dropped = sum(store.dropped.get(number, {}).values())
+            missing = 0
+            if has_layers and request.sampled and request.status != "running":
+                stride = trace.sampling[request.sampling_id].position_stride
+                missing = expected_positions(request, stride) - stored[number]
+            lost[number] += max(dropped, missing)
+    return lost
