@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from kvtrace.scales import load_artifact
 from kvtrace.scales.audit.observed import Observed, observe
 from kvtrace.scales.audit.report import scales_report
+from kvtrace.scales.audit.text import report_text
 from kvtrace.scales.calibrate import Calibration, calibrate, scales_of
 from kvtrace.scales.dataset import DatasetRules
 from kvtrace.scales.recipe import Recipe
@@ -153,6 +154,20 @@ def test_without_a_trace_it_says_what_can_be_known_without_one(tmp_path: Path) -
     assert row.covered_amax == 448 * 0.06884765625
     assert (row.observed_amax, row.optimal_scale, row.effective_scale) == (None, None, None)
     assert report.trace is None
+
+
+def test_the_table_shows_covered_and_observed_of_the_head_with_the_least_headroom(
+    against_sample: Any,
+) -> None:
+    report = against_sample(SAMPLE.parent / "scales" / "chat-per-head")
+    row = report.scales[0]
+    heads = [
+        row.model_copy(update={"kv_head": head, "covered_amax": covered, "observed_amax": observed})
+        for head, (covered, observed) in enumerate([(21.5, 21.25), (15.5, 17.0), (0.0, 0.0)])
+    ]
+    lines = report_text(report.model_copy(update={"scales": heads})).splitlines()
+    line = next(line for line in lines if line.startswith("    0 K"))
+    assert line.split()[-3:-1] == ["15.5…", "17…"]
 
 
 def test_the_observed_column_is_the_largest_magnitude_in_the_trace(audit_of: Any, sample: Trace) -> None:

@@ -74,7 +74,10 @@ def _layers(finding: Finding) -> str:
 
 
 def _table(report: ScalesReport) -> Iterator[str]:
-    """One line per layer and tensor; a column whose heads differ shows the largest, marked with `…`."""
+    """One line per layer and tensor; of a column whose heads differ one is shown, marked with `…`.
+
+    Of covered and observed that is the head with the least headroom, so that the two can be compared.
+    """
     yield "layer    " + "".join(f"{name:>{_WIDTH}}" for name, _ in _COLUMNS)
     rows: dict[tuple[int, str], list[ScaleRow]] = {}
     for row in report.scales:
@@ -85,8 +88,8 @@ def _table(report: ScalesReport) -> Iterator[str]:
     yield ""
     yield "Scales: shipped; engine, what it would use; effective, what the traced engine"
     yield "used; optimal, of least squared error. covered: 448 × engine. observed: largest"
-    yield "magnitude in the trace. …: heads differ, the largest is shown. -: not there, or"
-    yield "not measured."
+    yield "magnitude in the trace. …: heads differ; the largest is shown, but of covered"
+    yield "and observed the head with the least headroom. -: not there, or not measured."
 
 
 def _cell(heads: list[ScaleRow], field: str) -> str:
@@ -94,4 +97,16 @@ def _cell(heads: list[ScaleRow], field: str) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "-"
-    return f"{max(known):.4g}" + ("…" if len(set(values)) > 1 else "")
+    compared = [row for row in heads if row.covered_amax and row.observed_amax is not None]
+    if compared and field in ("covered_amax", "observed_amax"):
+        shown = getattr(max(compared, key=_use), field)
+    else:
+        shown = max(known)
+    return f"{shown:.4g}" + ("…" if len(set(values)) > 1 else "")
+
+
+def _use(row: ScaleRow) -> float:
+    """Return the share of what is covered that was observed; above 1 values are out of range."""
+    assert row.covered_amax is not None, "the caller chose rows with both"
+    assert row.observed_amax is not None, "the caller chose rows with both"
+    return row.observed_amax / row.covered_amax
