@@ -147,6 +147,19 @@ def test_a_head_that_clips_is_not_said_to_be_at_its_rounding_floor(tmp_path: Pat
     assert narrow.message.endswith("Not so in layer 2 head 1 (K): more is lost in them")
 
 
+def test_heads_that_lose_nothing_are_at_no_floor(tmp_path: Path) -> None:
+    trace = fabricate_trace(
+        tmp_path / "ones.kvtrace",
+        {(0, tensor): np.ones((6, 2, 8)) for tensor in "kv"},
+        request_of_row=list(range(6)),
+        position_of_row=[0] * 6,
+        requests=[request(number, prompt_tokens=1) for number in range(6)],
+    )
+    opened = open_trace(trace)
+    run = replay([opened], standard_candidates([opened], []), tmp_path / "run", device="cpu")
+    assert "rounding-floor" not in {one.id for one in diagnose(open_run(run)).findings}
+
+
 def test_not_the_scales_says_what_was_excluded_and_how_near_the_worst_head_comes(tmp_path: Path) -> None:
     bench = new_bench(3, tmp_path)
     bench.ship(bench.scales(Recipe("percentile", 99.9)))

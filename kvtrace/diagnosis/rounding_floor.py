@@ -47,7 +47,9 @@ def check(case: Case) -> Iterator[Finding]:
     for subject in case.subjects:
         if not subject.is_valid or not subject.floor:
             continue
-        heads = case.whole_heads(subject.name)
+        heads = [
+            row for row in case.whole_heads(subject.name) if _error(row)
+        ]  # one that loses nothing has no SQNR
         if not heads or np.mean([_error(row) for row in heads]) > _NEAR * subject.floor:
             continue
         worst_first = sorted(heads, key=_error, reverse=True)
