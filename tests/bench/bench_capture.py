@@ -47,6 +47,7 @@ LEVELS = {
     "every position": ({"enabled": True, "position_stride": 1}, 1.12),
 }
 """By name: the control file, and the bound that the cost is held against."""
+FEWEST_PAIRS = 20
 WITHIN, BEYOND = "within the bound", "beyond the bound"
 NOT_TOLD = "the noise of this machine does not tell"
 
@@ -65,6 +66,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=40)
     options = parser.parse_args()
+    if options.pairs < FEWEST_PAIRS:
+        parser.error(f"--pairs is {options.pairs}, expected {FEWEST_PAIRS} or more: fewer give no interval")
     sys.exit(measure(options.model, options.pairs))
 
 
@@ -77,7 +80,7 @@ def measure(model: Path, num_pairs: int) -> int:
         print(f"{len(PROMPT_TOKENS)} requests, {prompt} prompt and {output} output tokens")
         print(f"\n{'':36}{'off':>9}{'on':>9}{'medians':>9}{'paired':>8}{'95 %':>14}{'bound':>7}", flush=True)
         verdicts = [(name, verdict) for name in LEVELS for verdict in bench.compare(name, num_pairs)]
-        bench.print_off_against_off(num_pairs // 2)
+        bench.print_off_against_off(max(FEWEST_PAIRS, num_pairs // 2))
         bench.close()
     print()
     for name, (what, verdict) in verdicts:
