@@ -45,9 +45,9 @@ class AppliedScales:
 
     def of_heads(self, layer: int, tensor: str, kv_heads: Sequence[int]) -> list[float] | None:
         """Return the multipliers of these heads; None where the tensor is not quantized."""
-        values = [self.scales[layer, head, tensor].value for head in kv_heads]
-        quantized = [value for value in values if value is not None]
-        return quantized if len(quantized) == len(values) else None
+        scales = self.scales
+        values = [scales[layer, head, tensor].value for head in kv_heads]
+        return None if None in values else values  # type: ignore[return-value]
 
 
 def apply_candidate(candidate: Candidate, trace: Trace) -> AppliedScales | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvtrace.evaluation.sums import ErrorSums, TensorSums, ValueSums
 from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of
 from kvtrace.numerics.compiled import cache_write
-from kvtrace.numerics.counted import counted_errors
+from kvtrace.numerics.counted import counted_errors, segment_sums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,65 +33,60 @@ def evaluate_tensor(
     device: cpu, cuda or cuda:N. Counts are equal on all, squared sums but for their last bits.
     """
     record = tensor.record
-    finite = tensor.code <= MAX_FINITE_CODE[record.dtype]
     if device == "cpu":
-        errors = _on_cpu(tensor, finite, batches, num_candidates)
+        errors = _on_cpu(tensor, batches, num_candidates)
     else:
         from kvtrace.evaluation import gpu_kernel  # torch takes over a second to import
 
         errors = gpu_kernel.error_sums(tensor, batches, num_candidates, device)
-    values = _value_sums(tensor, finite, cells)
+    values = _value_sums(tensor, cells)
     return TensorSums(record.layer, record.tensor, record.kv_heads, record.dtype, values, errors)
 
 
-def _on_cpu(
-    tensor: TensorProfile, finite: NDArray[np.bool_], batches: Sequence[ScaleBatch], num_candidates: int
-) -> ErrorSums:
+def _on_cpu(tensor: TensorProfile, batches: Sequence[ScaleBatch], num_candidates: int) -> ErrorSums:
     record, num_cells = tensor.record, tensor.num_cells
-    shape = (num_candidates, num_cells, len(record.kv_heads))
-    counts: list[Any] = [np.zeros(shape, np.int64) for _ in range(3)]
-    squares: list[Any] = [np.zeros(shape) for _ in range(2)]
-    num_finite = np.concatenate([[0], np.cumsum(finite)])[tensor.start]
-    place_of_code = np.zeros(1 << 15, np.int32)
+    # Heads first, so that what each has is written row by row.
+    counts = np.zeros((3, len(record.kv_heads), num_candidates, num_cells), np.int64)
+    squares = np.zeros((2, len(record.kv_heads), num_candidates, num_cells))
+    code, count, start = _finite_entries(tensor)
+    place_of_code = np.zeros(1 << 15, np.uint32)
     for head in range(len(record.kv_heads)):
-        entries = slice(tensor.start[head * num_cells], tensor.start[(head + 1) * num_cells])
-        code = tensor.code[entries][finite[entries]]
-        count = tensor.count[entries][finite[entries]].astype(np.float64)
-        start = num_finite[head * num_cells : (head + 1) * num_cells + 1]
-        occurs = np.flatnonzero(np.bincount(code, minlength=1))
-        place_of_code[occurs] = np.arange(len(occurs))
-        magnitude, place = magnitudes_of(occurs, record.dtype), place_of_code[code]
+        own_start = start[head * num_cells : (head + 1) * num_cells + 1]
+        entries = slice(own_start[0], own_start[-1])
+        occurs = np.zeros(1 << 15, bool)
+        occurs[code[entries]] = True
+        occurring = np.flatnonzero(occurs)
+        place_of_code[occurring] = np.arange(len(occurring))
+        magnitude, place = magnitudes_of(occurring, record.dtype), place_of_code[code[entries]]
+        own_count = count[entries].astype(np.float64)
         for batch in batches:
             write = cache_write(batch.setup.engine, batch.setup.fp8_format, record.dtype)
             scale = np.ascontiguousarray(batch.scale[:, head])
-            found = counted_errors(magnitude, place, count, start - start[0], scale, write)
-            for target, own in zip(counts, found.counts, strict=True):
-                target[batch.numbers, :, head] = own
-            for target, own in zip(squares, found.squares, strict=True):
-                target[batch.numbers, :, head] = own
-    return ErrorSums(*counts, *squares)
+            found = counted_errors(magnitude, place, own_count, own_start - own_start[0], scale, write)
+            counts[:, head, batch.numbers] = found.counts
+            squares[:, head, batch.numbers] = found.squares
+    return ErrorSums(*counts.transpose(0, 2, 3, 1), *squares.transpose(0, 2, 3, 1))
 
 
-def _value_sums(tensor: TensorProfile, finite: NDArray[np.bool_], cells: Cells) -> ValueSums:
+def _finite_entries(
+    tensor: TensorProfile,
+) -> tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.int64]]:
+    """Return code, count and start without the entries of NaN and inf."""
+    finite = tensor.code <= MAX_FINITE_CODE[tensor.record.dtype]
+    if finite.all():
+        return tensor.code, tensor.count, tensor.start
+    before = np.concatenate([[0], np.cumsum(finite)])
+    return tensor.code[finite], tensor.count[finite], before[tensor.start]
+
+
+def _value_sums(tensor: TensorProfile, cells: Cells) -> ValueSums:
     record = tensor.record
+    magnitude = magnitudes_of(np.arange(MAX_FINITE_CODE[record.dtype] + 1), record.dtype)
+    counts, energy = segment_sums(tensor.code, tensor.count, tensor.start, magnitude)
     shape = (len(record.kv_heads), tensor.num_cells)
-    num_segments = shape[0] * shape[1]
-    segment = np.repeat(np.arange(num_segments), np.diff(tensor.start))
-    count = tensor.count.astype(np.float64)  # exact up to 2^53
-
-    def total(weights: Any, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        sums: NDArray[Any] = np.bincount(segment[chosen], weights[chosen], num_segments)
-        return sums.reshape(shape).T
-
-    magnitude = magnitudes_of(np.where(finite, tensor.code, 0), record.dtype).astype(np.float64)
-    largest = np.full(num_segments, -1, np.int64)
-    largest[segment[finite]] = tensor.code[finite]  # ascending within a segment: the last one stays
+    num_values, num_nonfinite, max_code = (one.reshape(shape).T for one in counts)
     return ValueSums(
-        _num_vectors(tensor, cells),
-        total(count, finite).astype(np.int64),
-        total(count, ~finite).astype(np.int64),
-        total(count * magnitude**2, finite),
-        largest.reshape(shape).T,
+        _num_vectors(tensor, cells), num_values, num_nonfinite, energy.reshape(shape).T, max_code
     )
 
 

@@ -36,13 +36,15 @@ def scales_of_tensor(
     applied: Sequence[tuple[EngineSetup | None, AppliedScales]], tensor: TensorRecord
 ) -> list[ScaleBatch]:
     """Return the candidates that quantize one layer, K or V, one batch per setup."""
-    found: dict[EngineSetup, dict[int, list[float]]] = {}
+    found: dict[EngineSetup, tuple[list[int], list[float]]] = {}
     for number, (setup, scales) in enumerate(applied):
         if setup is not None:
             own = scales.of_heads(tensor.layer, tensor.tensor, tensor.kv_heads)
             if own is not None:
-                found.setdefault(setup, {})[number] = own
+                numbers, values = found.setdefault(setup, ([], []))
+                numbers.append(number)
+                values.extend(own)
     return [
-        ScaleBatch(setup, np.array(list(own)), np.array(list(own.values()), np.float32))
-        for setup, own in found.items()
+        ScaleBatch(setup, np.array(numbers), np.array(values, np.float32).reshape(len(numbers), -1))
+        for setup, (numbers, values) in found.items()
     ]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from kvtrace.numerics.compiled import CacheWrite
 
+_CACHE_LINE_BYTES: Final = 64
+_1, _2, _3, _4, _ROW = (np.uintp(number) for number in (1, 2, 3, 4, LANES))
 _DENSE_COUNTERS: Final = 1 << 20
 """Bounds the sums beyond each magnitude, 24 bytes each: cells are taken in blocks of so many."""
 
@@ -36,7 +38,7 @@ class CountedErrors:
 
 def counted_errors(
     magnitude: NDArray[np.float32],
-    place: NDArray[np.int32],
+    place: NDArray[np.uint32],
     count: NDArray[np.float64],
     start: NDArray[np.int64],
     scale: NDArray[np.float32],
@@ -52,7 +54,8 @@ def counted_errors(
     counts = np.zeros((3, num_scales, num_cells), np.int64)
     squares = np.zeros((2, num_scales, num_cells))
     if num_scales:
-        _sum_errors(magnitude, place, count, start, scale, write, squares[0])
+        errors, total = _aligned((len(magnitude), LANES)), _aligned((1, LANES))
+        _sum_errors(magnitude, place, count, start, scale, write, errors, total, squares[0])
     cells_at_once = max(1, _DENSE_COUNTERS // (len(magnitude) + 1))
     for first in range(0, num_cells, cells_at_once):
         last = min(first + cells_at_once, num_cells)
@@ -61,38 +64,94 @@ def counted_errors(
     return CountedErrors(counts, squares)
 
 
+def _aligned(shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Return an array that begins a cache line: elsewhere every 64-byte load of a row touches two."""
+    num_bytes = 8 * shape[0] * shape[1]
+    memory = np.empty(num_bytes + _CACHE_LINE_BYTES, np.uint8)
+    begin = -memory.ctypes.data % _CACHE_LINE_BYTES
+    return memory[begin : begin + num_bytes].view(np.float64).reshape(shape)
+
+
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _sum_errors(
-    magnitude: Any, place: Any, count: Any, start: Any, scale: Any, write: Any, sums: Any
+    magnitude: Any,
+    place: Any,
+    count: Any,
+    start: Any,
+    scale: Any,
+    write: Any,
+    errors: Any,
+    total: Any,
+    sums: Any,
 ) -> None:
-    """Write Σ count · error of each scale and cell."""
+    """Write Σ count · error of each scale and cell. errors, total: room for LANES scales, aligned."""
     num_scales = len(scale)
-    errors, total = np.empty((len(magnitude), LANES)), np.empty(LANES)
     lanes = np.empty(LANES, np.float32)
     for batch in range(0, num_scales, LANES):
         for lane in range(LANES):
             lanes[lane] = scale[min(batch + lane, num_scales - 1)]
         fill_errors(magnitude, lanes, write, errors)
         for cell in range(len(start) - 1):
-            _add_up(place, count, start[cell], start[cell + 1], errors, total)
+            _add_up(place, count, start[cell], start[cell + 1], errors.reshape(-1), total[0])
             for number in range(batch, min(batch + LANES, num_scales)):
-                sums[number, cell] = total[number - batch]
+                sums[number, cell] = total[0, number - batch]
 
 
 @numba.njit(nogil=True, fastmath={"contract"})
 def _add_up(place: Any, count: Any, begin: int, end: int, errors: Any, total: Any) -> None:
-    """Write Σ count · error of the entries, per lane. Four entries at a time: a quarter of the stores."""
+    """Write Σ count · error of the entries, per lane. Four entries at a time: a quarter of the stores.
+
+    Indices are unsigned: numba makes signed ones count from the end where they are negative.
+    """
     total[:] = 0
-    whole = begin + (end - begin) // 4 * 4
-    for j in range(begin, whole, 4):
-        n0, n1, n2, n3 = count[j], count[j + 1], count[j + 2], count[j + 3]
-        e0, e1, e2, e3 = errors[place[j]], errors[place[j + 1]], errors[place[j + 2]], errors[place[j + 3]]
+    j, stop = np.uintp(begin), np.uintp(end)
+    whole = np.uintp(begin + (end - begin) // 4 * 4)
+    while j < whole:
+        n0, n1, n2, n3 = count[j], count[j + _1], count[j + _2], count[j + _3]
+        e0, e1, e2, e3 = place[j] * _ROW, place[j + _1] * _ROW, place[j + _2] * _ROW, place[j + _3] * _ROW
         for lane in range(LANES):
-            total[lane] += n0 * e0[lane] + n1 * e1[lane] + n2 * e2[lane] + n3 * e3[lane]
-    for j in range(whole, end):
-        n, error = count[j], errors[place[j]]
+            i = np.uintp(lane)
+            total[i] += n0 * errors[e0 + i] + n1 * errors[e1 + i] + n2 * errors[e2 + i] + n3 * errors[e3 + i]
+        j += _4
+    while j < stop:
+        n, error = count[j], place[j] * _ROW
         for lane in range(LANES):
-            total[lane] += n * error[lane]
+            total[np.uintp(lane)] += n * errors[error + np.uintp(lane)]
+        j += _1
+
+
+def segment_sums(
+    code: NDArray[np.uint16],
+    count: NDArray[np.uint32] | NDArray[np.int64],
+    start: NDArray[np.int64],
+    magnitude: NDArray[np.float32],
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return, per segment, [3, segment] values, non-finite values and largest finite code, and Σ n·x².
+
+    code, count: [num_entries], codes ascending within a segment. start: [num_segments + 1]. magnitude: of
+    every finite code. The largest code is -1 where no value is finite. Releases the GIL.
+    """
+    num_segments = len(start) - 1
+    counts, energy = np.zeros((3, num_segments), np.int64), np.zeros(num_segments)
+    _sum_segments(code, count, start, magnitude, counts, energy)
+    return counts, energy
+
+
+@numba.njit(nogil=True, cache=True)
+def _sum_segments(code: Any, count: Any, start: Any, magnitude: Any, counts: Any, energy: Any) -> None:
+    for segment in range(len(start) - 1):
+        total = 0.0
+        counts[2, segment] = -1
+        for entry in range(start[segment], start[segment + 1]):
+            n = count[entry]
+            if code[entry] < len(magnitude):
+                x = np.float64(magnitude[code[entry]])
+                counts[0, segment] += n
+                counts[2, segment] = code[entry]
+                total += n * (x * x)
+            else:
+                counts[1, segment] += n
+        energy[segment] = total
 
 
 @numba.njit(nogil=True, cache=True)

@@ -10,6 +10,7 @@ import os
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,6 +35,43 @@ DEFAULT_MEMORY_BYTES: Final = 256 << 20
 _scratch: Final = threading.local()
 
 
+@dataclass(frozen=True, slots=True)
+class RowsByCell:
+    """The rows of some chunks that hold a token, sorted by cell."""
+
+    row: NDArray[np.int64]
+    token: NDArray[np.int64]
+    """Of each of `row`."""
+    cell_start: NDArray[np.int64]
+    """[num_cells + 1], where each cell begins in `row`."""
+
+
+class RowOrder:
+    """Sorts the rows of chunks by cell: once for all layers, as these have the same rows."""
+
+    def __init__(self, cells: Cells) -> None:
+        self.num_cells = len(cells)
+        self._cells = cells
+        self._found: dict[tuple[tuple[int, int], ...], RowsByCell] = {}
+
+    def of(self, group: Sequence[BlockRef]) -> RowsByCell:
+        """Return the rows of some chunks of one rank, end to end. Call it from any thread."""
+        # A chunk that a repair left out has no rows in one layer, and so tokens of its own.
+        key = tuple((id(ref.token_of_row), ref.chunk) for ref in group)
+        if key not in self._found:
+            self._found[key] = self._sorted(group)
+        return self._found[key]
+
+    def _sorted(self, group: Sequence[BlockRef]) -> RowsByCell:
+        token = np.concatenate([ref.token_of_row[ref.store.rows_of_chunk(ref.chunk)] for ref in group])
+        cell = np.where(token >= 0, self._cells.of_token[token], self.num_cells)
+        # numpy sorts 16 bits by radix.
+        order = np.argsort(cell.astype(np.int16 if self.num_cells < 1 << 15 else np.int32), kind="stable")
+        cell_start = np.searchsorted(cell[order], np.arange(self.num_cells + 1))
+        row = order[: cell_start[-1]]
+        return RowsByCell(row, token[row], cell_start)
+
+
 def profile_tensors(
     trace: Trace,
     cells: Cells,
@@ -50,10 +88,11 @@ def profile_tensors(
     for ref in trace.block_refs():
         refs_of_tensor[ref.layer.index, ref.tensor].append(ref)
     workers = min(len(refs_of_tensor), (os.cpu_count() or 1) + 1)
-    owners, share, done = HeadOwners(trace), memory_bytes // workers, 0
+    rows, share, done = RowOrder(cells), memory_bytes // workers, 0
+    owners = HeadOwners(trace)
     with ThreadPoolExecutor(workers, thread_name_prefix="kvtrace-profile") as pool:
         pending = [
-            pool.submit(_profile_tensor, trace, cells, owners, refs, device, share)
+            pool.submit(_profile_tensor, trace, rows, owners, refs, device, share)
             for refs in refs_of_tensor.values()
         ]
         try:
@@ -69,7 +108,7 @@ def profile_tensors(
 
 def _profile_tensor(
     trace: Trace,
-    cells: Cells,
+    rows: RowOrder,
     owners: HeadOwners,
     refs: Sequence[BlockRef],
     device: str,
@@ -84,15 +123,15 @@ def _profile_tensor(
         if not axes:
             continue
         places = [layer.kv_heads.index(kv_heads[axis]) for axis in axes]
-        values, token = _load(group)
+        values, by_cell = _load(group), rows.of(group)
         if len(axes) < values.shape[1]:
             values = np.ascontiguousarray(values[:, axes])
-        part, maxima = _count(values, token, cells, tuple(places), device)
+        part, maxima = _count(values, by_cell, tuple(places), device)
         parts.append(part)
-        counted = token >= 0
-        maxima = _flag_nonfinite(maxima, values, MAX_FINITE_CODE[layer.dtype])
-        absmax[token[counted][:, None], places] = maxima[counted]
-    code, count, start = add_counts(parts, len(layer.kv_heads), len(cells))
+        maxima = _flag_nonfinite(maxima, values, by_cell.row, MAX_FINITE_CODE[layer.dtype])
+        for axis, place in enumerate(places):
+            absmax[by_cell.token, place] = maxima[:, axis]
+    code, count, start = add_counts(parts, len(layer.kv_heads), rows.num_cells)
     record = TensorRecord(
         layer=layer.index,
         tensor=refs[0].tensor,
@@ -118,14 +157,14 @@ def _groups(refs: Sequence[BlockRef], memory_bytes: int) -> Iterator[list[BlockR
         yield group
 
 
-def _load(group: Sequence[BlockRef]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
-    """Return the chunks end to end, [row, kv_head, head_dim], and each row's token; -1 where it has none."""
+def _load(group: Sequence[BlockRef]) -> NDArray[np.uint16]:
+    """Return the chunks end to end, [row, kv_head, head_dim]."""
     store, spec = group[0].store, group[0].spec
     size = store.rank.rows_per_chunk
     values = _scratch_array((len(group) * size, *spec.row_shape))
     for number, ref in enumerate(group):
         store.read_chunk(spec, ref.chunk, values[number * size : (number + 1) * size])
-    return values, np.concatenate([ref.token_of_row[store.rows_of_chunk(ref.chunk)] for ref in group])
+    return values
 
 
 def _scratch_array(shape: tuple[int, ...]) -> NDArray[np.uint16]:
@@ -138,38 +177,30 @@ def _scratch_array(shape: tuple[int, ...]) -> NDArray[np.uint16]:
 
 
 def _count(
-    values: NDArray[np.uint16],
-    token: NDArray[np.int64],
-    cells: Cells,
-    places: tuple[int, ...],
-    device: str,
+    values: NDArray[np.uint16], rows: RowsByCell, places: tuple[int, ...], device: str
 ) -> tuple[PartialCounts, NDArray[np.uint16]]:
-    cell = np.where(token >= 0, cells.of_token[token], len(cells))
-    order = np.argsort(cell.astype(np.int16 if len(cells) < 1 << 15 else np.int32), kind="stable")
-    cell_start = np.searchsorted(cell[order], np.arange(len(cells) + 1))
-    order = order[: cell_start[-1]]
     found: tuple[Any, ...]
     # Each kernel is imported where it is used: a replay over a ready profile saves the time of both.
     if device != "cpu":
         from kvtrace.profile import gpu_kernel
 
-        found = gpu_kernel.count_magnitudes(values, order, cell_start, device)
+        found = gpu_kernel.count_magnitudes(values, rows.row, rows.cell_start, device)
     else:
         from kvtrace.profile import cpu_kernel
 
-        found = cpu_kernel.count_magnitudes(values, order, cell_start)
+        found = cpu_kernel.count_magnitudes(values, rows.row, rows.cell_start)
     code, count, start, absmax = found
     return PartialCounts(places, code, count, start), absmax
 
 
 def _flag_nonfinite(
-    absmax: NDArray[np.uint16], values: NDArray[np.uint16], max_finite: int
+    absmax: NDArray[np.uint16], values: NDArray[np.uint16], row: NDArray[np.int64], max_finite: int
 ) -> NDArray[np.uint16]:
-    """Replace the maxima of vectors that hold NaN or inf, which are few."""
-    row, head = np.nonzero(absmax > max_finite)
-    if len(row):
-        codes = values[row, head] & 0x7FFF
+    """Replace the maxima of vectors that hold NaN or inf, which are few. absmax: [rank, kv_head]."""
+    rank, head = np.nonzero(absmax > max_finite)
+    if len(rank):
+        codes = values[row[rank], head] & 0x7FFF
         finite = codes <= max_finite
         largest = np.where(finite, codes, 0).max(-1)
-        absmax[row, head] = np.where(finite.any(-1), largest, NO_FINITE_VALUE) | HAS_NONFINITE
+        absmax[rank, head] = np.where(finite.any(-1), largest, NO_FINITE_VALUE) | HAS_NONFINITE
     return absmax

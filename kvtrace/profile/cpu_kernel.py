@@ -1,7 +1,8 @@
 """Exact magnitude counts on the CPU, compiled. Releases the GIL: call it from several threads.
 
 One counter per magnitude code, reused from cell to cell: the codes that occur, some 2,000, stay in the
-first-level cache. Rows come sorted by cell, so each (head, cell) is counted once and then packed.
+first-level cache. Rows come sorted by cell, so each (head, cell) is counted once and then packed. That order
+is not the one in memory, and no processor foresees it: each vector is fetched some rows before its turn.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numba
 import numpy as np
 
+from kvtrace.profile.prefetch import prefetch
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NUM_CODES: Final = 1 << 15
 _CODE_BLOCK: Final = 64
+_ROWS_AHEAD: Final = 12
+"""Far enough for a fetch from memory, near enough to stay in the first-level cache until used."""
+_CACHE_LINE: Final = 32
+"""Values in it."""
 
 
 def count_magnitudes(
@@ -27,16 +34,16 @@ def count_magnitudes(
     cell_start: [num_cells + 1], where each cell begins in `row_of_rank`.
     code, count: the non-zero counters, ascending within each (kv_head, cell); non-finite codes included.
     start: [num_heads · num_cells + 1], where each (kv_head, cell) begins in them.
-    absmax: [row, kv_head], the largest code of each vector, inf and NaN included; 0 for rows in no cell.
+    absmax: [rank, kv_head], the largest code of each vector, inf and NaN included; ordered as `row_of_rank`.
     """
-    num_rows, num_heads, head_dim = values.shape
+    _, num_heads, head_dim = values.shape
     num_cells = len(cell_start) - 1
     rows_in_cell = np.diff(cell_start)
     capacity = int(np.minimum(rows_in_cell * head_dim, NUM_CODES).sum()) * num_heads
     # One more than can be used: the kernel writes before it knows whether to keep.
     code, count = np.empty(capacity + 1, np.uint16), np.empty(capacity + 1, np.uint32)
     start = np.empty(num_heads * num_cells + 1, np.int64)
-    absmax = np.zeros((num_rows, num_heads), np.uint16)
+    absmax = np.empty((len(row_of_rank), num_heads), np.uint16)
     counters = np.zeros(NUM_CODES, np.uint32)
     used = _count(values, row_of_rank, cell_start, counters, code, count, start, absmax)
     return code[:used].copy(), count[:used].copy(), start, absmax
@@ -55,18 +62,21 @@ def _count(
 ) -> int:
     _, num_heads, head_dim = values.shape
     num_cells = len(cell_start) - 1
+    last = len(row_of_rank) - 1
     used = 0
     for head in range(num_heads):
         for cell in range(num_cells):
             start[head * num_cells + cell] = used
             largest = np.uint16(0)
             for rank in range(cell_start[cell], cell_start[cell + 1]):
-                row = row_of_rank[rank]
-                vector = values[row, head]
+                ahead = row_of_rank[min(rank + _ROWS_AHEAD, last)]
+                for i in range(0, head_dim, _CACHE_LINE):
+                    prefetch(values, ahead, head, i)
+                vector = values[row_of_rank[rank], head]
                 top = np.uint16(0)
                 for i in range(head_dim):
                     top = max(top, vector[i] & np.uint16(0x7FFF))
-                absmax[row, head] = top
+                absmax[rank, head] = top
                 largest = max(largest, top)
                 for i in range(head_dim):
                     counters[vector[i] & np.uint16(0x7FFF)] += np.uint32(1)

@@ -22,15 +22,13 @@ def count_magnitudes(
     device: str,
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint16]]:
     """Return what `cpu_kernel.count_magnitudes` returns, computed on the device."""
-    num_rows, num_heads, _ = values.shape
+    num_heads = values.shape[1]
     num_cells = len(cell_start) - 1
     bits = torch.from_numpy(values.view(np.int16)).to(device)
     rows = torch.from_numpy(row_of_rank).to(device)
     cell = np.repeat(np.arange(num_cells), np.diff(cell_start))
     cells = torch.from_numpy(cell).to(device)
     codes = bits[rows].to(torch.int32) & ((1 << _CODE_BITS) - 1)
-    absmax = torch.zeros(num_rows, num_heads, dtype=torch.int32, device=device)
-    absmax[rows] = codes.amax(-1) if len(rows) else absmax[rows]
     heads_at_once = max(1, _COUNTERS_AT_ONCE // (num_cells << _CODE_BITS))
     parts = [
         _count_heads(codes[:, head : head + heads_at_once], cells, num_cells)
@@ -42,7 +40,7 @@ def count_magnitudes(
         torch.cat([code for code, _, _ in parts]).cpu().numpy().astype(np.uint16),
         torch.cat([count for _, count, _ in parts]).cpu().numpy().astype(np.uint32),
         start.cpu().numpy(),
-        absmax.cpu().numpy().astype(np.uint16),
+        codes.amax(-1).cpu().numpy().astype(np.uint16),
     )
 
 

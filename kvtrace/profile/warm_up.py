@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvtrace.numerics.compiled import cache_write
-from kvtrace.numerics.counted import counted_errors
+from kvtrace.numerics.counted import counted_errors, segment_sums
 from kvtrace.numerics.limits import max_in_range_code
 from kvtrace.profile.cpu_kernel import count_magnitudes
 
@@ -19,7 +19,9 @@ def compile_kernels() -> None:
     count_magnitudes(np.zeros((1, 1, 1), np.uint16), np.zeros(1, np.int64), np.array([0, 1]))
     max_in_range_code(one, "bfloat16", engine="vllm-cuda", format="e4m3fn")
     write = cache_write("vllm-cuda", "e4m3fn", "bfloat16")
-    counted_errors(one, np.zeros(1, np.int32), np.ones(1), np.array([0, 1]), one, write)
+    counted_errors(one, np.zeros(1, np.uint32), np.ones(1), np.array([0, 1]), one, write)
+    for count in (np.ones(1, np.uint32), np.ones(1, np.int64)):
+        segment_sums(np.zeros(1, np.uint16), count, np.array([0, 1]), one)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def _errors(
     num_magnitudes = len(magnitudes.values)
     return counted_errors(
         magnitudes.values.astype(np.float32),
-        np.arange(num_magnitudes, dtype=np.int32),
+        np.arange(num_magnitudes, dtype=np.uint32),
         magnitudes.counts.astype(np.float64),
         np.array([0, num_magnitudes]),
         scales.astype(np.float32),
