@@ -7,9 +7,12 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kvtrace_capture import labels
 from kvtrace_capture.plugin import CONNECTOR
 from kvtrace_capture.settings import CaptureSettings, parse_settings
 from run_cli import kvtrace
+
+from kvtrace.capturing import options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +64,7 @@ def test_without_options_the_plug_ins_own_defaults_hold(tmp_path: Path) -> None:
 
 
 def test_hostile_names_stay_one_word_of_the_shell_and_one_string_of_python(tmp_path: Path) -> None:
-    model, label = "a'; rm -rf $HOME #", "'''\\\" \n x"
+    model, label = "a'; rm -rf $HOME #", "'''\\\" x"
     made = commands("--model", model, "-o", tmp_path / "a b", "--workload", label, "--id", "$(id)")
     assert shlex.split(made["serve_command"])[:3] == ["vllm", "serve", model]
     assert settings(made).directory == tmp_path / "a b"
@@ -70,6 +73,13 @@ def test_hostile_names_stay_one_word_of_the_shell_and_one_string_of_python(tmp_p
     assert body["vllm_xargs"] == {"kvtrace_workload": label, "kvtrace_id": "$(id)"}
     compile(made["python_client"], "client", "exec")
     assert repr(label) in made["python_client"]
+
+
+def test_labels_may_be_as_long_as_the_plug_in_records_them() -> None:
+    assert (options.MAX_LABEL_CHARS, options.MAX_CLIENT_ID_CHARS) == (
+        labels.MAX_LABEL_CHARS,
+        labels.MAX_CLIENT_ID_CHARS,
+    )
 
 
 def test_the_text_holds_each_command_whole(tmp_path: Path) -> None:
@@ -89,6 +99,11 @@ def test_the_text_holds_each_command_whole(tmp_path: Path) -> None:
         ("--request-fraction", "0", "--off"),
         ("--request-fraction", "1.5", "Invalid value"),
         ("--position-stride", "0", "Invalid value"),
+        ("--workload", "", "expected 1 to 64 printable characters"),
+        ("--workload", "chat\n", "expected 1 to 64 printable characters"),
+        ("--only-workload", "x" * 65, "expected 1 to 64 printable characters"),
+        ("--id", "x" * 257, "expected 1 to 256 printable characters"),
+        ("--url", "ftp://host", "expected http:// or https://"),
     ],
 )
 def test_a_value_that_the_plug_in_would_refuse_is_refused_here(

@@ -20,6 +20,7 @@ from kvtrace.diagnosis.wording import percent
 from kvtrace.evaluation import replay, standard_candidates
 from kvtrace.query import connect_with_views, run_sql
 from kvtrace.report.build import build_report
+from kvtrace.report.html_verdict import verdict_parts
 from kvtrace.report.markdown import report_markdown
 from kvtrace.report.terminal import report_text
 from kvtrace.runs.open import open_run
@@ -194,6 +195,8 @@ def test_sound_scales_that_did_not_run_are_said_to_be_hypothetical(tmp_path: Pat
         verdict = " ".join(report_text(build_report(run)).split("WHAT RAN")[0].split())
         assert f"→ {action}" in verdict
         assert line in verdict if line else "this is what these would do" not in verdict
+        in_page = verdict_parts(build_report(run))["verdict"]["hypothetical"]
+        assert in_page.startswith(line) if line else in_page == ""
         assert f"**Do:** {action}" in report_markdown(build_report(run)).replace("\\", "")
         shutil.rmtree(bench.folder / "run")
         shutil.rmtree(bench.folder / "incident.kvtrace")

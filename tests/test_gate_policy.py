@@ -100,6 +100,8 @@ def test_a_policy_keeps_its_date_and_the_hash_of_its_bytes(tmp_path: Path) -> No
         ),
         ('name = "all"', 'name = "all"\npositions = [0, 3000]', "between powers of two"),
         ('name = "chat service"', "name = [", "not TOML"),
+        ("requests = 30", "requests = true", "coverage.requests"),
+        ('name = "all"', 'name = "all"\n[[segments]]\nname = "all"', "two segments are called 'all'"),
     ],
 )
 def test_what_a_policy_cannot_mean_is_refused_by_name(

@@ -201,3 +201,9 @@ def test_what_cannot_be_reported_is_one_line_and_exit_code_2(trace: Path, tmp_pa
         assert result.stdout == ""
         assert result.stderr.count("\n") == 1, result.stderr
         assert expected in result.stderr
+
+
+def test_two_formats_at_once_are_refused(tmp_path: Path) -> None:
+    result = kvtrace("report", tmp_path, "--json", "--format", "md")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--json and --format md contradict each other" in result.stderr

@@ -536,8 +536,16 @@ def test_per_head_scales_that_the_engine_collapsed_are_named(tmp_path: Path) -> 
 
 def test_a_backend_that_would_collapse_scales_is_named_without_a_live_engine(tmp_path: Path) -> None:
     path, _ = shipped(tmp_path)
+    finding = found(scales_report(load_artifact(path), backend="CPU_ATTN"), "per-head-collapsed")
+    assert finding.severity == "warning"
+    assert "backend CPU_ATTN takes one scale" in finding.message
+
+
+def test_a_backend_that_does_not_start_with_scales_per_head_is_an_error(tmp_path: Path) -> None:
+    path, _ = shipped(tmp_path)
     finding = found(scales_report(load_artifact(path), backend="FLASHINFER"), "per-head-collapsed")
-    assert "FLASHINFER" in finding.message
+    assert finding.severity == "error"
+    assert "backend FLASHINFER takes no scale per head: from 0.28 on vLLM does not start" in finding.message
 
 
 def test_a_trace_without_fp8_says_that_it_cannot_settle_what_was_loaded(audit_of: Any) -> None:

@@ -143,3 +143,10 @@ def test_every_rule_has_a_test_that_plants_its_fault() -> None:
     for rule in RULES:
         identifier = rule.__module__.rsplit(".", 1)[-1].replace("_", "-")
         assert f'"{identifier}"' in planted, identifier
+
+
+def test_a_trace_where_scales_belong_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text("{}")
+    result = kvtrace("scales", tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"{tmp_path}: is a trace, expected scales" in " ".join(result.stderr.split())

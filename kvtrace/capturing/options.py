@@ -15,6 +15,9 @@ CONNECTOR: Final = "KVTraceConnector"
 CONNECTOR_MODULE: Final = "kvtrace_capture.connector"
 CONTROL_FILE: Final = "kvtrace-control.json"
 POSITION_STRIDE: Final = 16
+MAX_LABEL_CHARS: Final = 64
+MAX_CLIENT_ID_CHARS: Final = 256
+"""As the plug-in has them: what is longer it cuts."""
 
 _BYTES_OF_UNIT: Final = {
     "": 1,
@@ -84,6 +87,14 @@ def parse_bytes(text: str) -> int:
     if num_bytes < 1:
         raise InputError(f"{text!r} is no number of bytes; expected one such as 20GB, 500MB or 1.5GiB")
     return num_bytes
+
+
+def check_label(option: str, text: str, max_chars: int) -> None:
+    """Raise InputError where the plug-in would not record a label as it was given."""
+    if not 0 < len(text) <= max_chars or not text.isprintable() or text != text.strip():
+        raise InputError(
+            f"{option} {text[:80]!r}: expected 1 to {max_chars} printable characters, no blank around them"
+        )
 
 
 def parse_layers(text: str | None) -> tuple[int, ...] | None:

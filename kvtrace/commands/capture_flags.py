@@ -57,9 +57,23 @@ def capture_flags(
     from dataclasses import asdict
 
     from kvtrace.capturing.flags import capture_commands, commands_text
-    from kvtrace.capturing.options import CaptureOptions, parse_bytes, parse_layers
+    from kvtrace.capturing.options import (
+        MAX_CLIENT_ID_CHARS,
+        MAX_LABEL_CHARS,
+        CaptureOptions,
+        check_label,
+        parse_bytes,
+        parse_layers,
+    )
     from kvtrace.errors import InputError
 
+    check_label("--workload", workload, MAX_LABEL_CHARS)
+    for label in only_workload or ():
+        check_label("--only-workload", label, MAX_LABEL_CHARS)
+    if request_id is not None:
+        check_label("--id", request_id, MAX_CLIENT_ID_CHARS)
+    if not base_url.startswith(("http://", "https://")):
+        raise InputError(f"--url {base_url[:200]!r}: expected http:// or https://, such as the default")
     if request_fraction == 0:
         raise InputError("--request-fraction 0 samples nothing; to start switched off give --off")
     options = CaptureOptions(

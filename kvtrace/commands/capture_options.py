@@ -10,7 +10,8 @@ POSITION_STRIDE = Annotated[
     int, typer.Option("--position-stride", min=1, help="Sample 1 in this many positions of a request.")
 ]
 REQUEST_FRACTION = Annotated[
-    float, typer.Option("--request-fraction", min=0.0, max=1.0, help="Share of requests that are sampled.")
+    float,
+    typer.Option("--request-fraction", min=0.0, max=1.0, help="Share of requests that are sampled, above 0."),
 ]
 LAYERS = Annotated[
     str | None, typer.Option("--layers", help="Only these layers, such as 0,1,29.", show_default=False)

@@ -99,6 +99,8 @@ def report(
     from kvtrace.extras import require_extra
 
     require_extra("analysis", "report", "duckdb", "pyarrow")
+    if as_json and output_format not in (ReportFormat.text, ReportFormat.json):
+        raise InputError(f"--json and --format {output_format} contradict each other; give one of them")
     chosen = ReportFormat.json if as_json else output_format
     if chosen is ReportFormat.html or plots is not None:
         require_extra("report", "report --format html or --plots", "altair", "jinja2", "vl_convert")

@@ -48,10 +48,9 @@ def check(case: Case) -> Iterator[Finding]:
     """Yield the audit's findings on every artifact, one for each message however many traces show it."""
     for subject in case.subjects:
         seen = set()
-        for row in case.rows(bound(_FINDINGS, candidate=subject.name)):
-            if row["id"] == ASKED_OF_THE_RUN or (row["id"], row["message"]) in seen:
-                continue
-            if is_refused_per_head(subject) and _is_of_the_backend_alone(row):
+        passed_on = _passed_on(case, subject)
+        for row in passed_on:
+            if (row["id"], row["message"]) in seen:
                 continue
             seen.add((row["id"], row["message"]))
             layers = tuple(int(layer) for layer in (row["layers"] or "").split(",") if layer)
@@ -67,7 +66,7 @@ def check(case: Case) -> Iterator[Finding]:
                 layers=layers,
                 command=_command(case, subject, row),
             )
-        if subject.status == "invalid" and not any(severity_is_error(case, subject.name)):
+        if subject.status == "invalid" and not any(row["severity"] == "error" for row in passed_on):
             yield Finding(
                 id="invalid-artifact",
                 severity="error",
@@ -82,6 +81,16 @@ def check(case: Case) -> Iterator[Finding]:
                     candidate=subject.name,
                 ),
             )
+
+
+def _passed_on(case: Case, subject: Subject) -> list[Row]:
+    """Return what the audit found, less what the run itself knows better: what it loaded, and why not."""
+    return [
+        row
+        for row in case.rows(bound(_FINDINGS, candidate=subject.name))
+        if row["id"] != ASKED_OF_THE_RUN
+        and not (is_refused_per_head(subject) and _is_of_the_backend_alone(row))
+    ]
 
 
 def _is_of_the_backend_alone(row: Row) -> bool:
@@ -99,9 +108,3 @@ def _command(case: Case, subject: Subject, row: Row) -> str | None:
     if row["id"] in _MENDED_BY_CALIBRATION:
         return recalibrate_command(case, subject)
     return scales_command(case, subject.artifact)
-
-
-def severity_is_error(case: Case, candidate: str) -> Iterator[bool]:
-    """Yield, per audit finding that is passed on of a candidate, whether it is an error."""
-    for row in case.rows(bound(_FINDINGS, candidate=candidate)):
-        yield row["severity"] == "error" and row["id"] != ASKED_OF_THE_RUN

@@ -82,8 +82,8 @@ class Limits(_Strict):
 class Coverage(_Strict):
     """What a segment must hold before anything is called within the limits."""
 
-    requests: int = Field(ge=1)
-    tokens: int = Field(ge=1)
+    requests: int = Field(ge=1, strict=True)
+    tokens: int = Field(ge=1, strict=True)
     """Captured rows."""
 
 
@@ -143,6 +143,10 @@ class Policy(_Strict):
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> Policy:
+        names = [segment.name for segment in self.segments]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two segments are called {twice!r}; expected a name of its own for each")
         for segment in self.segments:
             limits = segment.limits or self.limits
             if limits is None:

@@ -54,8 +54,7 @@ def find_backend(name: str) -> Backend:
     >>> find_backend("flash-attn").engines
     ('vllm-cuda',)
     """
-    key = name.upper().replace("_", "").replace("-", "")
-    found = _BY_KEY.get(_ALSO_CALLED.get(key, key))
+    found = _known(name)
     if found is None:
         known = ", ".join(one.name for one in BACKENDS)
         raise InputError(
@@ -63,6 +62,21 @@ def find_backend(name: str) -> Backend:
             "honours scales per head"
         )
     return found
+
+
+def refuses_per_head(name: str) -> bool:
+    """Return whether a backend is known as one that vLLM does not start with scales per head.
+
+    >>> refuses_per_head("flashinfer"), refuses_per_head("cpu-attn"), refuses_per_head("one of next year")
+    (True, False, False)
+    """
+    found = _known(name)
+    return found is not None and any(engine in REFUSING_PER_HEAD for engine in found.engines)
+
+
+def _known(name: str) -> Backend | None:
+    key = name.upper().replace("_", "").replace("-", "")
+    return _BY_KEY.get(_ALSO_CALLED.get(key, key))
 
 
 def why_not(engine: str, backend: str | None) -> str | None:

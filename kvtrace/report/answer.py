@@ -10,6 +10,7 @@ from kvtrace.report.wording import count, number, percent, span
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvtrace.diagnosis import Finding
     from kvtrace.report.sections import (
         CandidateSummary,
         Head,
@@ -114,7 +115,19 @@ def _is_what_ran(scales: Sequence[LoadedScales]) -> bool:
     return all(one.num_as_effective == one.num_scales for one in scales)
 
 
-def was_what_ran(report: Report, candidate: CandidateSummary) -> bool:
+def hypothetical_statement(report: Report, first: Finding) -> str:
+    """Return that the scales of a finding about heads are not what ran; nothing where they are."""
+    candidate = next((one for one in report.candidates if one.candidate == first.candidate), None)
+    if candidate is None or not candidate.hypothetical or not (first.heads or first.id == "not-the-scales"):
+        return ""
+    if _was_what_ran(report, candidate):
+        return ""
+    if any(source.has_fp8_cache for source in report.sources):
+        return "The captured engine used other scales: this is what these would do."
+    return "No FP8 was in effect at capture: this is what these scales would do."
+
+
+def _was_what_ran(report: Report, candidate: CandidateSummary) -> bool:
     """Return whether an artifact's scales are the effective ones, but for what bf16 loses."""
     compared = [scales for source in report.sources if (scales := _comparable(report, source, candidate))]
     return bool(compared) and all(map(_is_what_ran, compared))

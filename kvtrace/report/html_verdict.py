@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import candidate_answer
+from kvtrace.report.answer import candidate_answer, hypothetical_statement
 from kvtrace.report.wording import count
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def verdict_parts(report: Report) -> dict[str, Any]:
             "state": verdict.status,
             "headline": plain(verdict.headline, _SENTENCES),
             "action": _action(first) if first else "",
+            "hypothetical": hypothetical_statement(report, first) if first else "",
             "sound": ", ".join(plain(name, _NAME) for name in verdict.sound),
         },
         "findings": [_finding(one) for one in report.findings if one.severity != "note"],

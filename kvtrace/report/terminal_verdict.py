@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import was_what_ran
+from kvtrace.report.answer import hypothetical_statement
 from kvtrace.report.wording import WIDTH, columns, cut, ended, paragraph
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def verdict_lines(report: Report) -> Iterator[str]:
     if first is not None:
         yield from paragraph(plain(first.action, _MESSAGE), "    ", "  → ")
         yield from _command(first, "    ")
-        yield from _hypothetical(report, first)
+        hypothetical = hypothetical_statement(report, first)
+        if hypothetical:
+            yield from paragraph(hypothetical)
     others = [one for one in report.findings if one.severity != "note" and one is not first]
     if others:
         yield from paragraph(f"Also found: {_by_id(others)}.")
@@ -91,19 +93,6 @@ def heat_map_lines(report: Report) -> Iterator[str]:
             yield from _rows(report.losses, tensor, part)
     legend = ", ".join(f"{char} {meaning}" for _, char, meaning in reversed(shown))
     yield from paragraph(f"Energy lost by clipping: . none, {legend}.")
-
-
-def _hypothetical(report: Report, first: Finding) -> Iterator[str]:
-    """Yield that the scales in question are not what ran, where that is not the finding itself."""
-    candidate = next((one for one in report.candidates if one.candidate == first.candidate), None)
-    if candidate is None or not candidate.hypothetical or not (first.heads or first.id == "not-the-scales"):
-        return
-    if was_what_ran(report, candidate):
-        return
-    if any(source.has_fp8_cache for source in report.sources):
-        yield from paragraph("The captured engine used other scales: this is what these would do.")
-    else:
-        yield from paragraph("No FP8 was in effect at capture: this is what these scales would do.")
 
 
 def _finding(one: Finding, headline: str, commands: set[str]) -> Iterator[str]:

@@ -75,6 +75,11 @@ def open_source(path: Path) -> Source:
 
     Raises ArtifactError: nothing there can be read; pickled weights are never opened.
     """
+    if (path / "trace.json").is_file():
+        raise ArtifactError(
+            f"{path}: is a trace, expected scales: a checkpoint directory, a safetensors file, its index, "
+            "or a JSON file; `kvtrace inspect` shows a trace"
+        )
     if path.is_dir():
         document = _lone_document(path)
         return (

@@ -1,9 +1,10 @@
-"""Scales per head of which the engine makes one: their maximum."""
+"""Scales per head that the engine does not take: it makes one of them, their maximum, or does not start."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvtrace.numerics.backends import refuses_per_head
 from kvtrace.scales.audit.finding import Finding
 from kvtrace.scales.audit.scales_not_loaded import is_same, largest_of_rank, live_scales
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.scales.audit.context import AuditContext
+    from kvtrace.scales.audit.finding import Severity
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
@@ -28,16 +30,31 @@ def check(context: AuditContext) -> Iterator[Finding]:
     if not live and not notes:
         return
     layers = sorted({layer for layer, _, _ in live}) or sorted({n for note in notes for n in note.layers})
-    where = "the traced engine used the maximum over heads" if live else notes[0].text
+    setup = context.resolved.setup
+    # What a traced engine did is done: an older vLLM started.
+    if not live and setup.engine == "vllm" and refuses_per_head(setup.backend or ""):
+        severity: Severity = "error"
+        message = (
+            f"backend {setup.backend} takes no scale per head: from 0.28 on vLLM does not start with both on "
+            "a GPU; before, the maximum over each rank's heads was used, which is shown here"
+        )
+        action = "Use FlashAttention 3 or later, or scales per tensor."
+    else:
+        severity = "warning"
+        where = "the traced engine used the maximum over heads" if live else notes[0].text
+        message = f"{where}: narrow heads get a wider scale than shipped"
+        action = (
+            "Use FlashAttention 3 or later, or compare with a per-tensor artifact: this is one in effect."
+        )
     yield Finding(
         id="per-head-collapsed",
-        severity="warning",
-        message=f"{where}: narrow heads get a wider scale than shipped",
-        action="Use FlashAttention 3 or later, or compare with a per-tensor artifact: this is one in effect.",
+        severity=severity,
+        message=message,
+        action=action,
         layers=tuple(layers),
         evidence={
             "num_heads_collapsed": len(live),
-            "backend": context.resolved.setup.backend,
+            "backend": setup.backend,
             "examples": [
                 {"layer": n, "kv_head": head, "tensor": tensor, "shipped": shipped, "effective": effective}
                 for (n, head, tensor), (shipped, effective) in list(live.items())[:20]
