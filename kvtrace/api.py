@@ -43,6 +43,7 @@ def replay(
     scales: Sequence[Scales] = (),
     *,
     setup: EngineSetup | None = None,
+    against: Path | str | None = None,
     device: str | None = None,
     intervals: bool = False,
     out: Path | str | None = None,
@@ -50,18 +51,21 @@ def replay(
     """Replay traces through FP8 under bf16, the effective scales (if any), 1.0 and each artifact.
 
     scales: checkpoints or scale files. setup: engine, format, backend, TP and skipped layers; None: the
-    captured engine's if its cache was FP8, else vLLM on CUDA. device: cpu, cuda or cuda:N; None: CUDA if
-    there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals` does. out: where
+    captured engine's if its cache was FP8, else vLLM on CUDA. against: a checkpoint that those of `scales`
+    are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N; None: CUDA if there is
+    one. intervals: sum by group of requests too, as `kvtrace replay --intervals` does. out: where
     the run is kept; None: a temporary directory, gone with the returned object.
     Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, …
     """
+    from kvtrace.evaluation import compared_with, standard_candidates
     from kvtrace.evaluation import replay as replay_candidates
-    from kvtrace.evaluation import standard_candidates
     from kvtrace.scales import load_artifact
 
     several = [traces] if isinstance(traces, Trace) else list(traces)
     artifacts = [load_artifact(path) for path in scales]
-    candidates = standard_candidates(several, artifacts, setup)
+    candidates = compared_with(
+        standard_candidates(several, artifacts, setup), None if against is None else Path(against)
+    )
     if out is not None:
         return NotebookRun(replay_candidates(several, candidates, out, device=device, intervals=intervals))
     scratch = Path(mkdtemp(prefix="kvtrace-"))

@@ -12,7 +12,10 @@ from checkpoints import checkpoint
 from fabricate import fabricate_trace, request
 from run_cli import kvtrace
 
+from kvtrace import api
+from kvtrace.errors import InputError
 from kvtrace.scales.save import save_checkpoint
+from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +85,13 @@ def test_a_run_keeps_what_replay_found_against_another_checkpoint(
     run, tuned = tmp_path / "day.run", served.parent / "tuned"
     assert kvtrace("replay", trace, "--scales", served, "--against", tuned, "-o", run).returncode == 0
     assert "FAULT. 1 of 2 tensors that are no scales differ from" in told("report", run)
+
+
+def test_a_notebook_compares_with_another_checkpoint_too(trace: Path, served: Path) -> None:
+    run = api.replay(open_trace(trace), [served], against=served.parent / "tuned")
+    assert "FAULT. 1 of 2 tensors that are no scales differ from" in " ".join(str(run.report()).split())
+    with pytest.raises(InputError, match="nothing to compare with it"):
+        api.replay(open_trace(trace), against=served)
 
 
 def test_a_comparison_that_cannot_be_made_is_one_line_and_exit_code_2(

@@ -13,7 +13,7 @@ from kvtrace.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.evaluation import Candidate, EngineSetup
+    from kvtrace.evaluation import EngineSetup
     from kvtrace.runs.record import PolicyStamp
     from kvtrace.trace.reader import Trace
 
@@ -135,33 +135,6 @@ def chosen_setup(
     )
     find_pair(setup.engine, setup.fp8_format)
     return setup
-
-
-def compared_with(candidates: Sequence[Candidate], against: Path | None) -> list[Candidate]:
-    """Return the candidates, each artifact's checkpoint compared with `against` (None: as they are).
-
-    Raises ArtifactError: one of the two holds no weights. InputError: there is no artifact to compare, or
-    nothing at `against`.
-    """
-    if against is None:
-        return list(candidates)
-    from kvtrace.scales.audit.weights import compare_weights
-
-    require_existing(against)
-    if not any(one.artifact for one in candidates):
-        raise InputError(f"--against {against}: nothing to compare with it; give a checkpoint with --scales")
-    return [
-        replace(one, weights=compare_weights(one.artifact.path, against)) if one.artifact else one
-        for one in candidates
-    ]
-
-
-def require_existing(against: Path | None) -> None:
-    """Raise InputError: --against was given, and nothing is there."""
-    if against is not None and not against.exists():
-        raise InputError(
-            f"{against}: no such file or directory; expected the checkpoint that --against compares with"
-        )
 
 
 def _layers(text: str | None, num_layers: int) -> tuple[int, ...]:

@@ -22,7 +22,6 @@ from kvtrace.commands.candidate_options import (
     TENSOR_PARALLEL,
     TRACES,
     chosen_setup,
-    compared_with,
     policy_stamp,
 )
 from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
@@ -76,9 +75,9 @@ def replay(
     require_extra("analysis", "replay", "torch", "pyarrow", "safetensors")
     from kvtrace.capturing.options import parse_bytes
     from kvtrace.commands.progress import show_progress
+    from kvtrace.evaluation import compared_with, standard_candidates
     from kvtrace.evaluation import online as per_token_head
     from kvtrace.evaluation import replay as replay_traces
-    from kvtrace.evaluation import standard_candidates
     from kvtrace.runs.manifest import load_manifest
     from kvtrace.runs.write import check_output
     from kvtrace.scales import load_artifact

@@ -23,7 +23,6 @@ from kvtrace.commands.candidate_options import (
     SKIP_LAYERS,
     TENSOR_PARALLEL,
     chosen_setup,
-    compared_with,
     policy_stamp,
 )
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
@@ -216,7 +215,7 @@ def _replayed(
     intervals: bool | None,
 ) -> Path:
     from kvtrace.commands.progress import show_progress
-    from kvtrace.evaluation import replay, standard_candidates
+    from kvtrace.evaluation import compared_with, replay, standard_candidates
     from kvtrace.profile.ready import has_tensors
     from kvtrace.trace.reader import open_trace
     from kvtrace.trace.several import rows_left_out

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.candidate_options import (
+from kvtrace.commands.candidate_options import (  # noqa: TC001 -- Typer reads the annotations
     ARTIFACT_FORMAT,
     BACKEND,
     TENSOR_PARALLEL,
-    require_existing,
 )
 from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
 
@@ -64,6 +63,7 @@ def scales(
     from kvtrace.scales import load_artifact
     from kvtrace.scales.audit.report import scales_report
     from kvtrace.scales.audit.text import report_text
+    from kvtrace.scales.audit.weights import require_existing
     from kvtrace.trace.reader import open_trace
 
     require_existing(against)

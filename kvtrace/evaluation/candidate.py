@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from kvtrace.errors import InputError
@@ -11,6 +11,7 @@ from kvtrace.numerics.online import find_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from kvtrace.numerics.online import OnlinePolicy
     from kvtrace.scales import ScaleArtifact
@@ -124,6 +125,25 @@ def standard_candidates(
     candidates = [bf16(), *in_effect, unit(common)]
     taken = {candidate.name for candidate in candidates}
     return candidates + [from_artifact(_unused_name(a.name, taken), a, common) for a in artifacts]
+
+
+def compared_with(candidates: Sequence[Candidate], against: Path | None) -> list[Candidate]:
+    """Return the candidates, each artifact's checkpoint compared with `against` (None: as they are).
+
+    Raises ArtifactError: one of the two holds no weights. InputError: there is no artifact to compare, or
+    nothing at `against`.
+    """
+    if against is None:
+        return list(candidates)
+    from kvtrace.scales.audit.weights import compare_weights, require_existing
+
+    require_existing(against)
+    if not any(one.artifact for one in candidates):
+        raise InputError(f"--against {against}: nothing to compare with it; give a checkpoint with --scales")
+    return [
+        replace(one, weights=compare_weights(one.artifact.path, against)) if one.artifact else one
+        for one in candidates
+    ]
 
 
 def default_setup(traces: Sequence[Trace]) -> EngineSetup:

@@ -16,9 +16,8 @@ from checkpoints import checkpoint
 from fabricate import fabricate_trace
 
 from incidents.base import SAMPLE, read_base
-from kvtrace.commands.candidate_options import compared_with
 from kvtrace.diagnosis import Diagnosis, diagnose
-from kvtrace.evaluation import EngineSetup, replay, standard_candidates
+from kvtrace.evaluation import EngineSetup, compared_with, replay, standard_candidates
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
 from kvtrace.scales.audit.report import scales_report

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.errors import ArtifactError
+from kvtrace.errors import ArtifactError, InputError
 from kvtrace.scales.source import open_source
 from kvtrace.trace.fingerprint import chat_template_digest, is_scale, tokenizer_digest
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from kvtrace.scales.safetensors import TensorRef
 
 _READ_BYTES: Final = 1 << 24
+
+
+def require_existing(against: Path | None) -> None:
+    """Raise InputError: a checkpoint to compare with was given, and nothing is there."""
+    if against is not None and not against.exists():
+        raise InputError(
+            f"{against}: no such file or directory; expected the checkpoint that --against compares with"
+        )
 
 
 @dataclass(frozen=True, slots=True)
