@@ -11,8 +11,6 @@ import pytest
 from gate_runs import CANDIDATES, Traffic, gate_run
 from test_check import invoke
 
-from kvtrace.gate.schemas import published_schemas
-
 DOCS = Path(__file__).parents[1] / "docs"
 HEAD = (0, 1, "v")
 VALUES = {"num_values": 10, "num_clipped": 1, "sum_sq_signal": 9.0, "sum_sq_error": 0.1}
@@ -45,12 +43,6 @@ def strict(content: Any) -> Any:
         closed = {name: strict(value) for name, value in content.items()}
         return closed | {"additionalProperties": False} if "properties" in closed else closed
     return [strict(value) for value in content] if isinstance(content, list) else content
-
-
-@pytest.mark.parametrize("name", sorted(published_schemas()))
-def test_the_published_schemas_are_current(name: str) -> None:
-    published = (DOCS / name).read_text(encoding="utf-8")
-    assert published == published_schemas()[name], "python -m kvtrace.gate.schemas docs"
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +99,6 @@ def test_a_comparisons_json_fits_its_schema(run: Path, with_policy: bool) -> Non
 
 
 def test_the_schemas_refuse_what_is_none(run: Path) -> None:
-    for name in published_schemas():
+    for name in ("check.schema.json", "compare.schema.json"):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({"schema_version": "1.1"}, schema(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
 from pydantic import TypeAdapter
@@ -20,17 +19,6 @@ def read_report(text: str) -> Report:
     return _adapter().validate_json(text)
 
 
-def report_schema() -> str:
-    """Return the JSON schema of a report, as published."""
-    return json.dumps(_adapter().json_schema(mode="serialization"), indent=1, ensure_ascii=False) + "\n"
-
-
 @cache
 def _adapter() -> TypeAdapter[Report]:
     return TypeAdapter(Report)
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.write(report_schema())

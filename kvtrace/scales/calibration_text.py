@@ -30,8 +30,7 @@ def calibration_text(calibration: Calibration) -> str:
     lines = [
         *_head(calibration),
         "",
-        "What the width costs on the calibration rows (squared error relative to the signal, mean over "
-        "heads):",
+        "What the width costs on the calibration rows: squared error over Σ x², mean over heads",
         "  scale      K error   of it clip  K clipped   V error   of it clip  V clipped",
         *(_width_line(factor, costs) for factor in FACTORS),
         *_flush_lines(costs),

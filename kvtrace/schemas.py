@@ -1,0 +1,41 @@
+"""The published JSON schemas, of what the commands print and of the manifest beside scales.
+
+Write them anew with `python -m kvtrace.schemas docs`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from kvtrace.gate.comparison import Comparison
+from kvtrace.gate.outcome import CheckOutcome
+from kvtrace.report.sections import Report
+from kvtrace.scales.audit.report_model import ScalesReport
+from kvtrace.scales.manifest import Manifest
+
+_PUBLISHED: Final[dict[str, Any]] = {
+    "calibration-manifest.schema.json": Manifest,
+    "check.schema.json": CheckOutcome,
+    "compare.schema.json": Comparison,
+    "report.schema.json": Report,
+    "scales.schema.json": ScalesReport,
+}
+
+
+def published_schemas() -> dict[str, str]:
+    """Return file name → content."""
+    return {
+        name: json.dumps(TypeAdapter(kind).json_schema(mode="serialization"), indent=1, ensure_ascii=False)
+        + "\n"
+        for name, kind in _PUBLISHED.items()
+    }
+
+
+if __name__ == "__main__":
+    for file_name, content in published_schemas().items():
+        Path(sys.argv[1], file_name).write_text(content, encoding="utf-8")
