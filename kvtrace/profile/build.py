@@ -37,7 +37,7 @@ _scratch: Final = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class RowsByCell:
-    """The rows of some chunks that hold a token, sorted by cell."""
+    """The rows of some chunks that hold a token of a cell, sorted by cell."""
 
     row: NDArray[np.int64]
     token: NDArray[np.int64]
@@ -49,9 +49,9 @@ class RowsByCell:
 class RowOrder:
     """Sorts the rows of chunks by cell: once for all layers, as these have the same rows."""
 
-    def __init__(self, cells: Cells) -> None:
-        self.num_cells = len(cells)
-        self._cells = cells
+    def __init__(self, cell_of_token: NDArray[np.integer[Any]], num_cells: int) -> None:
+        self.num_cells = num_cells
+        self._cell_of_token = cell_of_token
         self._found: dict[tuple[tuple[int, int], ...], RowsByCell] = {}
 
     def of(self, group: Sequence[BlockRef]) -> RowsByCell:
@@ -64,7 +64,8 @@ class RowOrder:
 
     def _sorted(self, group: Sequence[BlockRef]) -> RowsByCell:
         token = np.concatenate([ref.token_of_row[ref.store.rows_of_chunk(ref.chunk)] for ref in group])
-        cell = np.where(token >= 0, self._cells.of_token[token], self.num_cells)
+        cell = np.where(token >= 0, self._cell_of_token[token], -1)
+        cell = np.where(cell >= 0, cell, self.num_cells)
         # numpy sorts 16 bits by radix.
         order = np.argsort(cell.astype(np.int16 if self.num_cells < 1 << 15 else np.int32), kind="stable")
         cell_start = np.searchsorted(cell[order], np.arange(self.num_cells + 1))
@@ -80,15 +81,35 @@ def profile_tensors(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> Iterator[TensorProfile]:
-    """Yield the profile of every layer, K and V, as they get ready. bf16 and fp16 layers only.
+    """Yield the profile of every layer, K and V, over a partition of all tokens, as they get ready.
 
+    Otherwise as `count_tensors`.
+    """
+    yield from count_tensors(
+        trace, cells.of_token, len(cells), device, memory_bytes=memory_bytes, progress=progress
+    )
+
+
+def count_tensors(
+    trace: Trace,
+    cell_of_token: NDArray[np.integer[Any]],
+    num_cells: int,
+    device: str,
+    *,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> Iterator[TensorProfile]:
+    """Yield the counts of every layer, K and V, as they get ready. bf16 and fp16 layers only.
+
+    cell_of_token: [num_tokens], below `num_cells`; tokens of a negative one are left out, and absent in the
+    maxima too.
     Raises IntegrityError: a chunk is missing, cut or damaged.
     """
     refs_of_tensor: dict[tuple[int, str], list[BlockRef]] = defaultdict(list)
     for ref in trace.block_refs():
         refs_of_tensor[ref.layer.index, ref.tensor].append(ref)
     workers = min(len(refs_of_tensor), (os.cpu_count() or 1) + 1)
-    rows, share, done = RowOrder(cells), memory_bytes // workers, 0
+    rows, share, done = RowOrder(cell_of_token, num_cells), memory_bytes // workers, 0
     owners = HeadOwners(trace)
     with ThreadPoolExecutor(workers, thread_name_prefix="kvtrace-profile") as pool:
         pending = [

@@ -8,19 +8,26 @@ in the same way, without the guarantee that there are few.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of
+from kvtrace.profile.build import count_tensors
+from kvtrace.profile.ready import can_be_profiled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from kvtrace.trace.format import StoredDtype
     from kvtrace.trace.reader import Trace
+
+    Progress = Callable[[int, int], None]
+    Counted = tuple[int, "Group", "Magnitudes"]
+    """(selection, group, its counts)"""
 
 NOT_SELECTED: Final = -1
 Group = tuple[int, int, str]
@@ -83,26 +90,54 @@ def count_magnitudes(
 ) -> list[dict[Group, Magnitudes]]:
     """Return, per selection, the counts of every group with a row in it. Each tensor is read once.
 
-    Memory holds one chunk and the counts, some 20 KB a group of bf16 values. progress: takes (blocks done,
-    all).
+    Memory holds a few layers' values, or a chunk of float32, and the counts, some 20 KB a group of bf16.
+    progress: takes (parts done, all).
     Raises IntegrityError: a chunk is missing, cut or damaged.
     """
-    found: list[dict[Group, _Counter]] = [{} for _ in range(num_selections)]
-    refs = [(source, ref) for source in sources for ref in source.trace.block_refs()]
-    for done, (source, ref) in enumerate(refs):
+    found: list[dict[Group, list[Magnitudes]]] = [{} for _ in range(num_selections)]
+    for place, source in enumerate(sources):
+        count = _count_16_bits if can_be_profiled(source.trace) else _count_any
+
+        def of_all(done: int, total: int, place: int = place) -> None:
+            progress(place * total + done, len(sources) * total)
+
+        for number, group, magnitudes in count(source, num_selections, of_all):
+            found[number].setdefault(group, []).append(magnitudes)
+    return [
+        {group: merged(parts) if len(parts) > 1 else parts[0] for group, parts in groups.items()}
+        for groups in found
+    ]
+
+
+def _count_16_bits(source: TraceSelection, num_selections: int, progress: Progress) -> Iterator[Counted]:
+    """Yield (selection, group, counts) of bf16 and fp16 layers: what the replay counts, by selection."""
+    selection = source.selection_of_token
+    for tensor in count_tensors(source.trace, selection, num_selections, "cpu", progress=progress):
+        record = tensor.record
+        for segment, (head, number) in enumerate(product(record.kv_heads, range(num_selections))):
+            entries = slice(tensor.start[segment], tensor.start[segment + 1])
+            code, count = tensor.code[entries], tensor.count[entries].astype(np.int64)
+            if len(code):
+                yield number, (record.layer, head, record.tensor), _magnitudes(code, count, record.dtype)
+
+
+def _count_any(source: TraceSelection, num_selections: int, progress: Progress) -> Iterator[Counted]:
+    """Yield the same of any layers, by their bits."""
+    found: dict[tuple[int, Group], _Counter] = {}
+    refs = source.trace.block_refs()
+    for done, ref in enumerate(refs):
         progress(done, len(refs))
         block = ref.load()
         selection = source.selection_of_token[block.row]
         codes = _codes(block.values)
-        for number, counters in enumerate(found):
-            chosen = codes[selection == number] if (selection != number).any() else codes
-            if not len(chosen):
-                continue
-            for axis, head in enumerate(block.kv_heads):
-                group = (block.layer.index, head, block.tensor)
-                counter = counters.setdefault(group, _Counter(block.layer.dtype))
+        for number in range(num_selections):
+            chosen = codes[selection == number]
+            for axis, head in enumerate(block.kv_heads if len(chosen) else ()):
+                group: Group = (block.layer.index, head, block.tensor)
+                counter = found.setdefault((number, group), _Counter(block.layer.dtype))
                 counter.add(chosen[:, axis])
-    return [{group: counter.result() for group, counter in counters.items()} for counters in found]
+    for (number, group), counter in found.items():
+        yield number, group, counter.result()
 
 
 def merged(parts: Iterable[Magnitudes]) -> Magnitudes:
@@ -131,20 +166,19 @@ class _Counter:
         self._counts = np.empty(0, dtype=np.int64)
 
     def add(self, codes: NDArray[Any]) -> None:
-        if self._dtype == "float32":
-            new, counts = np.unique(codes, return_counts=True)
-        else:
-            dense = np.bincount(codes.ravel())
-            new = np.flatnonzero(dense)
-            counts = dense[new]
+        new, counts = np.unique(codes, return_counts=True)
         self._codes, self._counts = _summed(
             np.concatenate([self._codes, new.astype(np.int64)]), np.concatenate([self._counts, counts])
         )
 
     def result(self) -> Magnitudes:
-        finite = self._codes <= MAX_FINITE_CODE[self._dtype]
-        values = magnitudes_of(self._codes[finite], self._dtype).astype(np.float64)
-        return Magnitudes(values, self._counts[finite], int(self._counts[~finite].sum()))
+        return _magnitudes(self._codes, self._counts, self._dtype)
+
+
+def _magnitudes(codes: NDArray[Any], counts: NDArray[np.int64], dtype: StoredDtype) -> Magnitudes:
+    finite = codes <= MAX_FINITE_CODE[dtype]
+    values = magnitudes_of(codes[finite], dtype).astype(np.float64)
+    return Magnitudes(values, counts[finite], int(counts[~finite].sum()))
 
 
 def _codes(values: NDArray[Any]) -> NDArray[Any]:

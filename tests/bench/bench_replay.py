@@ -98,7 +98,7 @@ def profile_alone(trace: Trace, cells: Cells, repeats: int) -> float:
     A layer is read, unpacked and then counted once, as in a replay: its values come from the caches that it
     has just been written to, or from memory where others have claimed them.
     """
-    order, seconds, num_values = RowOrder(cells), 0.0, 0
+    order, seconds, num_values = RowOrder(cells.of_token, len(cells)), 0.0, 0
     for layer, tensor in itertools.product(sorted(trace.layers)[::6], "kv"):
         refs = [ref for ref in trace.block_refs() if (ref.layer.index, ref.tensor) == (layer, tensor)]
         rows, times = order.of(refs), []
