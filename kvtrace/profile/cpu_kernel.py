@@ -73,13 +73,14 @@ def _count(
                 for i in range(0, head_dim, _CACHE_LINE):
                     prefetch(values, ahead, head, i)
                 vector = values[row_of_rank[rank], head]
+                for i in range(head_dim):
+                    counters[vector[i] & np.uint16(0x7FFF)] += np.uint32(1)
+                # After the counting, which it overlaps with; before it, it costs a tenth more.
                 top = np.uint16(0)
                 for i in range(head_dim):
                     top = max(top, vector[i] & np.uint16(0x7FFF))
                 absmax[rank, head] = top
                 largest = max(largest, top)
-                for i in range(head_dim):
-                    counters[vector[i] & np.uint16(0x7FFF)] += np.uint32(1)
             if cell_start[cell] < cell_start[cell + 1]:
                 num_values = (cell_start[cell + 1] - cell_start[cell]) * head_dim
                 used = _pack(counters, num_values, int(largest), code, count, used)
@@ -88,16 +89,18 @@ def _count(
 
 
 @numba.njit(nogil=True, cache=True)
-def _pack(counters: Any, num_values: int, largest: int, code: Any, count: Any, used: int) -> int:
+def _pack(counters: Any, num_values: int, largest: int, code: Any, count: Any, used: int) -> Any:
     """Append the non-zero counters, ascending, and clear them.
 
     Most values lie a few octaves below the largest; zero is the usual exception. So zero is taken apart, and
     counters are looked at downwards only until every value is accounted for.
     """
+    # Unsigned, since numba makes signed indices count from the end where they are negative.
+    place = np.uintp(used)
     num_zeros = counters[0]
-    code[used] = 0
-    count[used] = num_zeros
-    used += num_zeros != 0
+    code[place] = 0
+    count[place] = num_zeros
+    place += np.uintp(num_zeros != 0)
     counters[0] = 0
     left = num_values - num_zeros
     lowest = largest + 1
@@ -105,10 +108,10 @@ def _pack(counters: Any, num_values: int, largest: int, code: Any, count: Any, u
         upper, lowest = lowest, max(lowest - _CODE_BLOCK, 0)
         for value in counters[lowest:upper]:
             left -= value
-    for i, value in enumerate(counters[lowest : largest + 1]):
+    for i in range(np.uintp(lowest), np.uintp(largest + 1)):
         # Written always, kept where not zero: a branch would be mispredicted every other time.
-        code[used] = lowest + i
-        count[used] = value
-        used += value != 0
+        code[place] = np.uint16(i)
+        count[place] = counters[i]
+        place += np.uintp(counters[i] != 0)
     counters[lowest : largest + 1] = 0
-    return used
+    return np.intp(place)
