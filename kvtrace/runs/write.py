@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections import defaultdict
+from collections import defaultdict, deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _ROWS_PER_GROUP: Final = 1 << 19
 """Row groups of this size let DuckDB skip and parallelize, and bound what is held in memory."""
+_GROUPS_IN_FLIGHT: Final = 2
 
 
 class RunWriter:
@@ -41,6 +43,9 @@ class RunWriter:
         self._force = force
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._batches: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+        # Packing a row group takes as long as making its rows, and pyarrow does it without the GIL.
+        self._pool = ThreadPoolExecutor(1, "kvtrace-write")
+        self._in_flight: deque[Future[None]] = deque()
 
     def __enter__(self) -> Self:
         check_output(self._out, force=self._force)
@@ -74,7 +79,10 @@ class RunWriter:
         """Write what is left and `run.json`, and give the run its name. Returns its path."""
         for table in TABLES:
             self._flush(table)
-            self._writers.pop(table.name).close()
+        while self._in_flight:
+            self._in_flight.popleft().result()
+        while self._writers:
+            self._writers.popitem()[1].close()
         record = record.model_copy(update={"tables": table_checksums(self._directory)})
         (self._directory / RUN_FILE).write_text(seal(record, indent=2) + "\n", encoding="utf-8")
         check_output(self._out, force=self._force)
@@ -88,14 +96,20 @@ class RunWriter:
         return self._out
 
     def _flush(self, table: Table) -> None:
+        """Hand a table's rows over to be written; one row group is written while the next one is made."""
         batches = self._batches.pop(table.name, [])
         if batches:
-            rows = pa.Table.from_batches(batches)
-            self._writers[table.name].write_table(rows, row_group_size=_ROWS_PER_GROUP)
+            rows, writer = pa.Table.from_batches(batches), self._writers[table.name]
+            self._in_flight.append(
+                self._pool.submit(writer.write_table, rows, row_group_size=_ROWS_PER_GROUP)
+            )
+        while len(self._in_flight) > _GROUPS_IN_FLIGHT:
+            self._in_flight.popleft().result()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._pool.shutdown(cancel_futures=True)
         for writer in self._writers.values():
             writer.close()
         shutil.rmtree(self._directory, ignore_errors=True)
