@@ -7,6 +7,7 @@ Exit codes: 0 gave what was asked, 1 a limit is breached, 2 unusable input or co
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from kvtrace.commands.query import query
 from kvtrace.commands.replay import replay
 from kvtrace.commands.report import report
 from kvtrace.commands.scales import scales
-from kvtrace.errors import KVTraceError
+from kvtrace.errors import InputError, KVTraceError
 
 EXIT_UNUSABLE = 2
 
@@ -65,13 +66,29 @@ def kvtrace(
     """
 
 
+def _end(number: int, _: object) -> None:
+    """End as Ctrl-C does, so that nothing half-written stays behind."""
+    sys.exit(128 + number)
+
+
+def _refuse_unreadable(arguments: list[str]) -> None:
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            shown = argument.encode("utf-8", "backslashreplace").decode()
+            raise InputError(f"{shown}: is not UTF-8; rename it, or link to it under another name") from error
+
+
 def main() -> None:
     """Run the command line; an expected error becomes one line on stderr and exit code 2."""
     debug = "--debug" in sys.argv[1:]
     # A command is short and frees what is large by reference count. The collector would but walk the million
     # objects that imports make, again and again and once more at the exit: a fifth of a second replay's time.
     gc.disable()
+    signal.signal(signal.SIGTERM, _end)
     try:
+        _refuse_unreadable(sys.argv[1:])
         app()
     except KVTraceError as error:
         if debug:

@@ -12,7 +12,13 @@ from fabricate import bits, fabricate_trace, request
 from replay_oracle import COUNTS, SQUARES, expected_cells
 from safetensors import safe_open
 
-from kvtrace.errors import DeviceError, IntegrityError, NoValidCandidateError, OutputExistsError
+from kvtrace.errors import (
+    DeviceError,
+    InputError,
+    IntegrityError,
+    NoValidCandidateError,
+    OutputExistsError,
+)
 from kvtrace.evaluation import (
     EngineSetup,
     bf16,
@@ -361,6 +367,48 @@ class TestOutput:
         with pytest.raises(OutputExistsError, match="is no run"):
             replay([trace], [bf16()], out, force=True)
         assert out.exists()
+
+    @pytest.mark.parametrize(
+        ("content", "kept"),
+        [
+            ({"run.json": '{"scripts": {}}', "thesis.tex": "…"}, "is no run"),
+            ({"notes.txt": "…"}, "holds notes.txt besides a run"),
+        ],
+    )
+    def test_force_never_takes_what_is_not_of_a_run(
+        self, tmp_path: Path, content: dict[str, str], kept: str
+    ) -> None:
+        trace, out = make_trace(tmp_path / "t.kvtrace", make_tensors()), tmp_path / "out"
+        if "run.json" in content:
+            out.mkdir()
+        else:
+            replay([trace], [bf16()], out)
+        for name, text in content.items():
+            (out / name).write_text(text)
+        with pytest.raises(OutputExistsError, match=kept):
+            replay([trace], [bf16()], out, force=True)
+        assert {name: (out / name).read_text() for name in content} == content
+
+    def test_the_working_directory_is_never_replaced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
+        run = replay([trace], [bf16()], tmp_path / "run")
+        monkeypatch.chdir(run)
+        for out in (Path(), run, tmp_path):
+            with pytest.raises(InputError, match="the working directory lies there"):
+                replay([trace], [bf16()], out, force=True)
+
+    def test_no_run_is_written_into_a_trace(self, tmp_path: Path) -> None:
+        trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
+        for name in ("rank-1.zarr", "profile/mine", "profile-groups", "profile"):
+            with pytest.raises(InputError, match="lies inside the trace"):
+                replay([trace], [bf16()], trace.path / name)
+
+    def test_candidates_of_one_name_are_refused(self, tmp_path: Path) -> None:
+        trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
+        with pytest.raises(InputError, match="2 candidates are called 'bf16'"):
+            replay([trace], [bf16(), unit(), bf16()], tmp_path / "run")
 
     def test_a_damaged_chunk_leaves_no_run_and_no_rest(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors(), rows_per_chunk=16)

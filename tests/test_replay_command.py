@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from fabricate import fabricate_trace, request
 from run_cli import kvtrace
+
+from kvtrace.scales.save import save_scales
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +38,8 @@ def test_the_run_is_printed_and_a_later_one_says_that_no_tensor_was_reread(
     trace: Path, tmp_path: Path
 ) -> None:
     first = kvtrace("replay", trace, "--verify", "-o", tmp_path / "first")
-    assert (first.returncode, first.stdout.strip(), first.stderr) == (0, str(tmp_path / "first"), "")
+    assert (first.returncode, first.stdout.strip()) == (0, str(tmp_path / "first"))
+    assert first.stderr.splitlines() == ["small: verified: profile and element-wise replay agree"]
     second = kvtrace("replay", trace, "-o", tmp_path / "second")
     assert second.returncode == 0
     assert second.stderr.splitlines() == [
@@ -81,3 +87,79 @@ def test_an_option_that_cannot_be_followed_is_one_line_and_exit_2(
     assert len(result.stderr.splitlines()) == 1
     assert words in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_an_invalid_candidate_is_named_on_stderr(trace: Path, tmp_path: Path) -> None:
+    save_scales(tmp_path / "huge", {(n, t): (3e38,) for n in range(2) for t in "kv"})
+    save_scales(tmp_path / "good", {(n, t): (0.5,) for n in range(2) for t in "kv"})
+    scales = ("--scales", tmp_path / "huge", "--scales", tmp_path / "good")
+    result = kvtrace("replay", trace, *scales, "-o", tmp_path / "run")
+    assert (result.returncode, result.stdout.strip()) == (0, str(tmp_path / "run"))
+    line = result.stderr.splitlines()[0]
+    assert line.startswith("huge: invalid, not scored: ")
+    assert "expected a number > 0 and at most" in line
+
+
+def test_a_policy_and_an_artifact_of_its_name_are_two_candidates(trace: Path, tmp_path: Path) -> None:
+    policy = "fp8-per-token-head"
+    save_scales(tmp_path / policy, {(n, t): (0.5,) for n in range(2) for t in "kv"})
+    options = ("--scales", tmp_path / policy, "--online", policy, "--online", policy)
+    assert kvtrace("replay", trace, *options, "-o", tmp_path / "run").returncode == 0
+    kinds = {name: kind for name, (kind, _, _) in candidates(tmp_path / "run").items()}
+    assert kinds == {"bf16": "bf16", "unit": "unit", policy: "online", f"{policy}#2": "artifact"}
+
+
+def test_verifying_float32_says_that_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    path = fabricate_trace(
+        tmp_path / "wide.kvtrace",
+        {(0, t): np.ones((2, 1, 4)) for t in "kv"},
+        request_of_row=[0, 0],
+        position_of_row=range(2),
+        requests=[request(0, prompt_tokens=2)],
+        dtype="float32",
+    )
+    result = kvtrace("replay", path, "--verify", "-o", tmp_path / "run")
+    assert result.returncode == 0
+    assert result.stderr.splitlines() == [
+        "wide: nothing was verified: float32 values are replayed one by one in any case",
+        "wide: replayed element by element",
+    ]
+
+
+def test_a_name_that_is_not_utf8_is_refused(trace: Path, tmp_path: Path) -> None:
+    arguments = [
+        sys.executable,
+        "-m",
+        "kvtrace",
+        "replay",
+        bytes(trace),
+        "-o",
+        bytes(tmp_path / "run") + b"\xff",
+    ]
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "is not UTF-8; rename it" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_terminated_replay_leaves_nothing_behind(trace: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trace, tmp_path / "copy.kvtrace", ignore=shutil.ignore_patterns("profile*"))
+    script = (
+        "import os, signal, sys\n"
+        "from kvtrace.profile import ready\n"
+        "whole = ready.fill_profile\n"
+        "def fill(*arguments):\n"
+        "    made = whole(*arguments)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return made\n"
+        "ready.fill_profile = fill\n"
+        "from kvtrace.cli import main; main()\n"
+    )
+    before = {path.name for path in copy.iterdir()}
+    result = subprocess.run(
+        [sys.executable, "-c", script, "replay", str(copy), "-o", str(tmp_path / "run")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (143, "")
+    assert {path.name for path in copy.iterdir()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"copy.kvtrace"}

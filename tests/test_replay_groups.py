@@ -16,7 +16,7 @@ from test_replay import CELL_OF_ROW, GIVEN, make_tensors, make_trace, rows_of
 from typer.testing import CliRunner
 
 from kvtrace.commands.report import report
-from kvtrace.errors import IntegrityError, ReplayMismatchError
+from kvtrace.errors import InputError, IntegrityError, ReplayMismatchError
 from kvtrace.evaluation import bf16, from_artifact, from_scales, online, replay
 from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.ready import ready_profile
@@ -166,8 +166,9 @@ class TestProfileOfGroups:
         cells = find_group_cells(trace)
         tensors = list(profile_tensors(trace, cells, torch.device("cpu")))
         tensors[0].count[:2] += np.array([1, -1], np.int8).astype(tensors[0].count.dtype)
+        shutil.rmtree(trace.path / GROUPS_DIRECTORY)
         write_profile(trace, cells, tensors, trace.path / GROUPS_DIRECTORY)
-        with pytest.raises(ReplayMismatchError):
+        with pytest.raises(ReplayMismatchError, match=f"{GROUPS_DIRECTORY}: layer 0 k.* Delete it"):
             replay([trace], candidates, tmp_path / "second", method="verify", intervals=True)
 
     def test_a_damaged_array_and_a_missing_chunk_are_named(self, tmp_path: Path) -> None:
@@ -242,5 +243,5 @@ def test_a_report_of_a_trace_has_intervals_unless_told_not_to_or_without_tensors
     for chunks in trace.path.glob("rank-0.zarr/layers/*/*/c"):
         shutil.rmtree(chunks)
     assert sqnr_ends(trace) == {False}
-    with pytest.raises(IntegrityError):
+    with pytest.raises(InputError, match="its tensors are not there any more, and a profile of them needs"):
         sqnr_ends(trace, "--intervals")

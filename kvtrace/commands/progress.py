@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.progress import TaskID
+
 
 @contextmanager
 def show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
@@ -20,5 +22,11 @@ def show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     # A dumb terminal cannot move its cursor: every step would be a line of its own.
     is_hidden = not console.is_terminal or console.is_dumb_terminal
     with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        tasks: list[TaskID] = []
+
+        def move(done: int, total: int) -> None:
+            if not tasks:  # nothing is shown where nothing is read
+                tasks.append(bar.add_task(what, total=total))
+            bar.update(tasks[0], completed=done, total=total)
+
+        yield move

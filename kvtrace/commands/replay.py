@@ -76,7 +76,6 @@ def replay(
     from kvtrace.capturing.options import parse_bytes
     from kvtrace.commands.progress import show_progress
     from kvtrace.evaluation import compared_with, standard_candidates
-    from kvtrace.evaluation import online as per_token_head
     from kvtrace.evaluation import replay as replay_traces
     from kvtrace.runs.manifest import load_manifest
     from kvtrace.runs.write import check_output
@@ -94,9 +93,8 @@ def replay(
         opened, engine=engine, fp8_format=fp8_format, backend=backend, tp=tp, skip_layers=skip_layers
     )
     artifacts = [load_artifact(path, artifact_format) for path in scales or []]
-    candidates = compared_with(standard_candidates(opened, artifacts, setup), against) + [
-        per_token_head(name) for name in online or []
-    ]
+    candidates = compared_with(standard_candidates(opened, artifacts, setup, online or ()), against)
+    notes: list[str] = []
     with show_progress("replay") as progress:
         replay_traces(
             opened,
@@ -110,19 +108,34 @@ def replay(
             intervals=intervals,
             force=force,
             progress=progress,
+            say=notes.append,
         )
-    for line in (*rows_left_out(opened), *_what_was_read(output)):
+    for line in (*rows_left_out(opened), *_invalid(output), *notes, *_what_was_read(output)):
         typer.echo(line, err=True)
     typer.echo(output)
 
 
+def _invalid(run: Path) -> Iterator[str]:
+    import pyarrow.parquet as pq
+
+    from kvtrace.plain_text import plain
+    from kvtrace.runs.schema import CANDIDATES
+
+    columns = ["candidate", "status", "reason"]
+    for row in pq.read_table(run / CANDIDATES.file_name, columns=columns).to_pylist():
+        if row["status"] == "invalid":
+            yield f"{plain(row['candidate'], 200)}: invalid, not scored: {plain(row['reason'] or '', 1_000)}"
+
+
 def _what_was_read(run: Path) -> Iterator[str]:
+    from kvtrace.plain_text import plain
     from kvtrace.runs.record import RunRecord
     from kvtrace.runs.schema import RUN_FILE
     from kvtrace.trace.format import unseal
 
     for source in unseal((run / RUN_FILE).read_bytes(), RunRecord).sources:
+        name = plain(source.name, 200)
         if not source.tensors_reread:
-            yield f"{source.name}: its profile was used, tensors were not reread (inspect --verify does)"
+            yield f"{name}: its profile was used, tensors were not reread (inspect --verify does)"
         elif source.method == "direct":
-            yield f"{source.name}: replayed element by element"
+            yield f"{name}: replayed element by element"

@@ -226,8 +226,9 @@ def _replayed(
     candidates = compared_with(standard_candidates(traces, artifacts, setup_for(traces)), against)
     if intervals is None:
         intervals = len(candidates) <= _MOST_WITH_INTERVALS and all(map(has_tensors, traces))
+    notes: list[str] = []
     with show_progress("replay") as progress:
-        return replay(
+        run = replay(
             traces,
             candidates,
             out,
@@ -236,4 +237,8 @@ def _replayed(
             policy=policy,
             intervals=intervals,
             progress=progress,
+            say=notes.append,
         )
+    for line in notes:
+        typer.echo(line, err=True)
+    return run

@@ -16,6 +16,7 @@ import torch
 from kvtrace.evaluation.direct import as_tensor
 from kvtrace.evaluation.reading import read_blocks
 from kvtrace.numerics.elementwise import online_round_trip
+from kvtrace.profile.ready import require_tensors
 from kvtrace.trace.format import Record, seal, unseal
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
 
@@ -64,16 +65,17 @@ def online_sums(
     policy: OnlinePolicy,
     device: str,
     progress: Progress | None = None,
-) -> OnlineSums:
-    """Return the policy's sums: those kept in the trace, else made and kept now.
+) -> tuple[OnlineSums, bool]:
+    """Return the policy's sums, those kept in the trace, else made now, and whether tensors were read.
 
-    Raises IntegrityError: a chunk is missing or damaged.
+    Raises IntegrityError: a chunk is missing or damaged. InputError: the tensors are not there any more.
     """
     path = trace.path / PROFILE_DIRECTORY / f"online-{policy.name}.json"
     with contextlib.suppress(OSError, ValueError):
         kept = unseal(path.read_bytes(), OnlineSums)
         if kept.trace_sha256 == trace.digest:
-            return kept
+            return kept, False
+    require_tensors(trace, f"the first replay of {policy.name}")
     made = OnlineSums(
         trace_sha256=trace.digest,
         policy=policy.name,
@@ -81,7 +83,7 @@ def online_sums(
     )
     if path.parent.is_dir() and os.access(path.parent, os.W_OK):
         _replace(path, seal(made) + "\n")
-    return made
+    return made, True
 
 
 def _replay(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtrace import __version__
+from kvtrace.errors import InputError
 from kvtrace.evaluation.bind import bind_candidates
 from kvtrace.evaluation.device import choose_device
 from kvtrace.evaluation.serving import attention_backends, measured_manifest
 from kvtrace.evaluation.source import Method, Settings, SourceReplay
 from kvtrace.evaluation.tables import write_candidates
+from kvtrace.plain_text import plain
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES
 from kvtrace.runs.manifest import complete_manifest
 from kvtrace.runs.record import RunRecord, SourceRecord
@@ -20,7 +24,7 @@ from kvtrace.runs.write import RunWriter, check_output
 from kvtrace.trace.several import refuse_same_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvtrace.evaluation.bind import BoundCandidate
     from kvtrace.evaluation.candidate import Candidate
@@ -43,22 +47,27 @@ def replay(
     intervals: bool = False,
     force: bool = False,
     progress: Progress | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Replay the traces through every candidate and write the run to directory `out`; return its path.
 
     device: cpu, cuda or cuda:N; None: CUDA if there is one. memory_bytes: for unpacked tensors.
     manifest: fields that the traces do not hold. policy: the limits that the run will be held against.
     intervals: write sums by group of requests too, which intervals of value-level ratios need.
-    progress: called with (done, total) while tensors are read.
+    progress: called with (done, total) while tensors are read. say: takes lines on what was read, verified or
+    not kept.
     A trace with float32 layers is replayed element by element whatever the method; run.json says so. An
     invalid candidate is written with its reason; the others go on. The run appears under its name only when
     it is complete.
     Raises NoValidCandidateError, DeviceError, OutputExistsError; InputError where the manifest contradicts
-    the traces, or two traces are of one capture; IntegrityError where a chunk is damaged; ReplayMismatchError
-    from `verify`.
+    the traces, two traces are of one capture, two candidates share a name, the output lies inside a trace, or
+    tensors that are needed are not there any more; IntegrityError where a chunk is damaged;
+    ReplayMismatchError from `verify`.
     """
     check_output(Path(out), force=force)
+    _refuse_inside(Path(out), traces)
     refuse_same_capture(traces)
+    _refuse_same_name(candidates)
     chosen = choose_device(device)
     sources = name_sources(traces)
     bound = bind_candidates(candidates, sources)
@@ -67,11 +76,28 @@ def replay(
     with RunWriter(out, force=force) as run:
         write_candidates(run, bound)
         for source, trace in sources.items():
-            settings = Settings(method, chosen, memory_bytes, progress, intervals)
+            about = partial(_about, say, source)
+            settings = Settings(method, chosen, memory_bytes, progress, intervals, about)
             one = SourceReplay(run, source, trace, bound, settings)
             used, reread = one.write()
             records.append(_source_record(source, trace, used, tensors_reread=reread))
         return run.finish(_record(records, chosen, complete, policy))
+
+
+def _about(say: Callable[[str], None], source: str, line: str) -> None:
+    say(f"{plain(source, 200)}: {line}")
+
+
+def _refuse_inside(out: Path, traces: Sequence[Trace]) -> None:
+    for trace in traces:
+        if out.resolve().is_relative_to(trace.path.resolve()):
+            raise InputError(f"{out}: lies inside the trace {trace.path}; give a place beside it")
+
+
+def _refuse_same_name(candidates: Sequence[Candidate]) -> None:
+    for name, number in Counter(candidate.name for candidate in candidates).items():
+        if number > 1:
+            raise InputError(f"{number} candidates are called {name!r}; each needs a name of its own")
 
 
 def name_sources(traces: Sequence[Trace]) -> dict[str, Trace]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -10,7 +11,7 @@ from kvtrace.errors import ReplayMismatchError
 from kvtrace.evaluation.profiled import vectors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from numpy.typing import NDArray
@@ -23,6 +24,17 @@ RELATIVE_TOLERANCE: Final = 1e-9
 _VALUE_COUNTS: Final = ("num_vectors", "num_values", "num_nonfinite", "max_code")
 _ERROR_COUNTS: Final = ("num_out_of_range", "num_clipped", "num_flushed")
 _ERROR_SQUARES: Final = ("sum_sq_error", "sum_sq_clip_error")
+
+
+@contextmanager
+def told_of(profile: StoredProfile) -> Iterator[None]:
+    """Let a ReplayMismatchError say which profile differs, and what to do about it."""
+    try:
+        yield
+    except ReplayMismatchError as error:
+        raise ReplayMismatchError(
+            f"{profile.path}: {error}. Delete it: it is made again; if it differs then, please report this"
+        ) from error
 
 
 class VectorCheck:
@@ -72,7 +84,7 @@ def _as_one_number(vectors: Vectors) -> NDArray[Any]:
 def _mismatch(key: tuple[int, str], token: int, head: int) -> ReplayMismatchError:
     return ReplayMismatchError(
         f"layer {key[0]} {key[1]}, vector of token {token}, KV head {head}: its largest magnitude or its "
-        "NaN and inf differ between the profile and the element-wise replay; please report this"
+        "NaN and inf differ between the profile and the element-wise replay"
     )
 
 
@@ -101,5 +113,5 @@ def _compare(sums: TensorSums, other: TensorSums) -> None:
             place = tuple(int(i) for i in np.argwhere(differs)[0])
             raise ReplayMismatchError(
                 f"layer {sums.layer} {sums.tensor}, {name}[{', '.join(map(str, place))}]: the profile gives "
-                f"{a[place]!r}, the element-wise replay {b[place]!r}; please report this with the trace"
+                f"{a[place].item()!r}, the element-wise replay {b[place].item()!r}"
             )

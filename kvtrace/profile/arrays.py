@@ -52,9 +52,12 @@ def replace_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> None:
     partial.replace(file)
 
 
-def read_array(root: Path, spec: ArraySpec, num_rows: int, crc: int | None = None) -> NDArray[Any]:
+def read_array(
+    root: Path, spec: ArraySpec, num_rows: int, crc: int | None = None, *, mend: str | None = None
+) -> NDArray[Any]:
     """Return an array of `num_rows` rows. crc: what its file must end with, where that is known.
 
+    mend: what to do about a damaged one; None: to have the profile made again.
     Raises IntegrityError: its file is missing, cut, differs from its checksum, or is another array's.
     """
     file = chunk_path(root, spec, 0)
@@ -65,5 +68,5 @@ def read_array(root: Path, spec: ArraySpec, num_rows: int, crc: int | None = Non
         return decode_chunk(content, spec, num_rows)
     except (OSError, ValueError) as error:
         raise IntegrityError(
-            f"{file}: is missing or damaged ({error}). Delete {root}: the profile is made again"
+            f"{file}: is missing or damaged ({error}). {mend or f'Delete {root}: the profile is made again'}"
         ) from error

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvtrace.errors import InputError
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES, profile_tensors
-from kvtrace.profile.store import find_profile, write_profile
+from kvtrace.profile.store import fill_profile, find_profile, put_profile
 from kvtrace.trace.chunks import chunk_path
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
+from kvtrace.trace.staging import staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +33,12 @@ def has_tensors(trace: Trace) -> bool:
     return any(chunk_path(ref.store.path, ref.spec, ref.chunk).exists() for ref in trace.block_refs())
 
 
+def require_tensors(trace: Trace, what: str) -> None:
+    """Raise InputError where the trace has no tensors any more. what: what needs them."""
+    if not has_tensors(trace):
+        raise InputError(f"{trace.path}: its tensors are not there any more, and {what} needs them")
+
+
 @contextmanager
 def ready_profile(
     trace: Trace,
@@ -40,20 +48,40 @@ def ready_profile(
     directory: str = PROFILE_DIRECTORY,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[StoredProfile, bool]]:
     """Yield the profile over the cells and whether tensors were read for it.
 
-    directory: its name in the trace, one for each kind of cells. A new one is kept in the trace; where the
-    trace cannot be written, only until the block ends.
-    Raises IntegrityError: a chunk is missing or damaged.
+    directory: its name in the trace, one for each kind of cells. A new one is kept in the trace; where that
+    cannot be, only until the block ends. say: takes what a user should know of that.
+    Raises IntegrityError: a chunk is missing or damaged. InputError: the tensors are not there any more, or
+    there is no room for their counts.
     """
     found = find_profile(trace, directory)
     if found and found.is_over(cells):
-        yield found, False
+        if found.num_reread:
+            say(
+                f"its profile was used; {found.num_reread:,} tensor files had other times, were reread and are "
+                "the same"
+            )
+        yield found, found.num_reread > 0
         return
+    require_tensors(trace, "a profile of them")
     tensors = profile_tensors(trace, cells, device, memory_bytes=memory_bytes, progress=progress)
-    if os.access(trace.path, os.W_OK):
-        yield write_profile(trace, cells, tensors, trace.path / directory), True
-        return
-    with tempfile.TemporaryDirectory(prefix="kvtrace-") as scratch:
-        yield write_profile(trace, cells, tensors, Path(scratch) / directory), True
+    with ExitStack() as stack:
+        path = trace.path / directory
+        try:
+            if os.access(trace.path, os.W_OK):
+                partial = stack.enter_context(staged(path))
+            else:
+                say("cannot be written, so its counts are not kept: the next replay reads its tensors again")
+                partial = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvtrace-")))
+            made = fill_profile(trace, cells, tensors, partial)
+        except OSError as error:
+            raise InputError(f"{trace.path}: cannot write its counts: {error.strerror or error}") from error
+        if partial.parent == trace.path:
+            try:
+                made = put_profile(made, trace, cells, path)
+            except OSError as error:
+                say(f"its counts are not kept: {path} cannot be replaced ({error.strerror})")
+        yield made, True

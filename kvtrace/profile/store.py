@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -29,10 +26,12 @@ from kvtrace.trace.profile_format import (
     chunk_specs,
     tensor_specs,
 )
+from kvtrace.trace.staging import locked, put, staged
 from kvtrace.trace.strata import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
 
 _READ_AHEAD: Final = 4
 _KEEP_BYTES: Final = 64 << 20
+_COPY_AGAIN: Final = (
+    "Copy it again from where it came: the trace has no tensors any more, and without it they are lost"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class StoredProfile:
 
     path: Path
     record: ProfileRecord
+    num_reread: int = 0
+    """Chunks that were reread to tell that they are those it was made of, their times being others."""
+    stands_alone: bool = False
+    """Whether the trace has no tensors any more, so that it could not be made again."""
     _kept: list[TensorProfile] = field(default_factory=list, repr=False, compare=False)
     """All tensors, once read, where they are small: a replay goes over them five times."""
 
@@ -88,8 +94,9 @@ class StoredProfile:
         }
         specs = tensor_specs(record)
         crcs = record.crcs or (None,) * len(specs)
+        mend = _COPY_AGAIN if self.stands_alone else f"Delete {self.path}: the profile is made again"
         arrays = {
-            name: read_array(self.path, spec, lengths[name], crc)
+            name: read_array(self.path, spec, lengths[name], crc, mend=mend)
             for (name, spec), crc in zip(specs.items(), crcs, strict=True)
         }
         return TensorProfile(record, **arrays)
@@ -112,8 +119,8 @@ def find_profile(trace: Trace, directory: str = PROFILE_DIRECTORY) -> StoredProf
         return None
     if record.trace_sha256 != trace.digest:
         return None
-    _check_chunks(trace, path, record)
-    return StoredProfile(path, record)
+    num_reread, none_there = _check_chunks(trace, path, record)
+    return StoredProfile(path, record, num_reread, stands_alone=none_there)
 
 
 def write_profile(trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], path: Path) -> StoredProfile:
@@ -121,32 +128,44 @@ def write_profile(trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], 
 
     tensors: every layer's K and V in any order, written as they come.
     """
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
-    try:
-        sizes, mtimes = _chunk_stats(trace.block_refs())
-        records = tuple(_write_tensor(partial, tensor) for tensor in tensors)
-        write_group(partial, "chunks")
-        for spec, values in zip(chunk_specs(), (sizes, mtimes), strict=True):
-            write_array(partial, spec, values)
-        record = ProfileRecord(
-            trace_sha256=trace.digest,
-            kvtrace_version=__version__,
-            created_at=time.time(),
-            num_tokens=len(trace.tokens),
-            num_chunks=len(sizes),
-            cells=tuple(_cell_records(cells)),
-            tensors=records,
-        )
-        (partial / PROFILE_FILE).write_text(seal(record, indent=1) + "\n", encoding="utf-8")
-        if path.exists():
-            outdated = Path(tempfile.mkdtemp(prefix=f".{path.name}.outdated-", dir=path.parent))
-            path.rename(outdated / path.name)
-            shutil.rmtree(outdated, ignore_errors=True)
-        partial.rename(path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return StoredProfile(path, record)
+    with staged(path) as partial:
+        return put_profile(fill_profile(trace, cells, tensors, partial), trace, cells, path)
+
+
+def fill_profile(
+    trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], directory: Path
+) -> StoredProfile:
+    """Write the profile into an empty directory."""
+    sizes, mtimes = _chunk_stats(trace.block_refs())
+    records = tuple(_write_tensor(directory, tensor) for tensor in tensors)
+    write_group(directory, "chunks")
+    for spec, values in zip(chunk_specs(), (sizes, mtimes), strict=True):
+        write_array(directory, spec, values)
+    record = ProfileRecord(
+        trace_sha256=trace.digest,
+        kvtrace_version=__version__,
+        created_at=time.time(),
+        num_tokens=len(trace.tokens),
+        num_chunks=len(sizes),
+        cells=tuple(_cell_records(cells)),
+        tensors=records,
+    )
+    (directory / PROFILE_FILE).write_text(seal(record, indent=1) + "\n", encoding="utf-8")
+    return StoredProfile(directory, record)
+
+
+def put_profile(made: StoredProfile, trace: Trace, cells: Cells, path: Path) -> StoredProfile:
+    """Give a profile its place, and return it there; or the one that another process has put there meanwhile.
+
+    Raises OSError: it cannot have that place.
+    """
+    with locked(path.parent):
+        if path.parent == trace.path:
+            other = find_profile(trace, path.name)
+            if other is not None and other.is_over(cells):
+                return other
+        put(made.path, path)
+    return StoredProfile(path, made.record)
 
 
 def _write_tensor(root: Path, tensor: TensorProfile) -> TensorRecord:
@@ -167,13 +186,13 @@ def _cell_records(cells: Cells) -> Iterator[CellRecord]:
         )
 
 
-def _check_chunks(trace: Trace, path: Path, record: ProfileRecord) -> None:
+def _check_chunks(trace: Trace, path: Path, record: ProfileRecord) -> tuple[int, bool]:
+    """Return how many chunks were reread, and whether none is there."""
     refs = trace.block_refs()
-    then = [read_array(path, spec, record.num_chunks) for spec in chunk_specs()]
     now = _chunk_stats(refs)
-    missing = now[0] < 0
-    if missing.all():
-        return
+    if (now[0] < 0).all():
+        return 0, True
+    then = [read_array(path, spec, record.num_chunks) for spec in chunk_specs()]
     changed = np.zeros(len(refs), bool)
     for before, after in zip(then, now, strict=True):
         changed |= before != after
@@ -183,6 +202,7 @@ def _check_chunks(trace: Trace, path: Path, record: ProfileRecord) -> None:
         for store in trace.ranks:
             store.check()
         _note_times(path, now)
+    return int(changed.sum()), False
 
 
 def _note_times(path: Path, stats: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:

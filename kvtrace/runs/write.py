@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
-import tempfile
 from collections import defaultdict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.plain_text import plain
 from kvtrace.runs.checksums import table_checksums
 from kvtrace.runs.schema import RUN_FILE, TABLES
 from kvtrace.trace.format import seal
+from kvtrace.trace.staging import put, staged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,11 +51,17 @@ class RunWriter:
 
     def __enter__(self) -> Self:
         check_output(self._out, force=self._force)
-        try:
-            self._out.parent.mkdir(parents=True, exist_ok=True)
-            self._directory = _sibling(self._out, "partial")
-        except OSError as error:
-            raise InputError(f"{self._out}: cannot be written: {error.strerror}") from error
+        with ExitStack() as stack:
+            try:
+                self._out.parent.mkdir(parents=True, exist_ok=True)
+                self._directory = stack.enter_context(staged(self._out))
+                self._open_tables()
+            except OSError as error:
+                raise InputError(f"{self._out}: cannot be written: {error.strerror}") from error
+            self._staged = stack.pop_all()
+        return self
+
+    def _open_tables(self) -> None:
         for table in TABLES:
             self._writers[table.name] = pq.ParquetWriter(
                 self._directory / table.file_name,
@@ -64,7 +72,6 @@ class RunWriter:
                     c.name for c in table.columns if c.type == pa.string() or c.name in _FEW_VALUES
                 ],
             )
-        return self
 
     def write(self, table: Table, columns: Mapping[str, Any]) -> None:
         """Append rows. columns: every column's values, as arrays or lists of equal length; None is NULL."""
@@ -79,20 +86,16 @@ class RunWriter:
         """Write what is left and `run.json`, and give the run its name. Returns its path."""
         for table in TABLES:
             self._flush(table)
-        while self._in_flight:
-            self._in_flight.popleft().result()
+        self._wait(0)
         while self._writers:
             self._writers.popitem()[1].close()
         record = record.model_copy(update={"tables": table_checksums(self._directory)})
         (self._directory / RUN_FILE).write_text(seal(record, indent=2) + "\n", encoding="utf-8")
         check_output(self._out, force=self._force)
-        if self._out.exists():
-            replaced = _sibling(self._out, "replaced")
-            self._out.rename(replaced / "run")
-            self._directory.rename(self._out)
-            shutil.rmtree(replaced)
-        else:
-            self._directory.rename(self._out)
+        try:
+            put(self._directory, self._out)
+        except OSError as error:
+            raise InputError(f"{self._out}: cannot be written: {error.strerror}") from error
         return self._out
 
     def _flush(self, table: Table) -> None:
@@ -103,39 +106,61 @@ class RunWriter:
             self._in_flight.append(
                 self._pool.submit(writer.write_table, rows, row_group_size=_ROWS_PER_GROUP)
             )
-        while len(self._in_flight) > _GROUPS_IN_FLIGHT:
-            self._in_flight.popleft().result()
+        self._wait(_GROUPS_IN_FLIGHT)
+
+    def _wait(self, in_flight: int) -> None:
+        """Wait until no more than so many row groups are being written. Raises InputError: one cannot be."""
+        while len(self._in_flight) > in_flight:
+            try:
+                self._in_flight.popleft().result()
+            except OSError as error:
+                raise InputError(f"{self._out}: cannot be written: {error.strerror or error}") from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown(cancel_futures=True)
         for writer in self._writers.values():
-            writer.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+            with suppress(OSError):  # a full disk, which has been told of
+                writer.close()
+        self._staged.close()
 
 
 _FEW_VALUES: Final = ("layer", "kv_head", "sampling_id", "position_octave")
 
 
 def check_output(out: Path, *, force: bool) -> None:
-    """Raise OutputExistsError if `out` exists, unless `force` is set and it is a run or empty."""
-    if not out.exists() and not out.is_symlink():
+    """Raise OutputExistsError if `out` exists, unless `force` is set and it is empty, or a run and no more.
+
+    Raises InputError: it is the working directory or above it, which no run can replace.
+    """
+    if not os.path.lexists(out):
         return
+    if Path.cwd().resolve().is_relative_to(out.resolve()):
+        raise InputError(f"{out}: the working directory lies there; give a new name for the run")
+    kept = _not_of_a_run(out)
+    if kept is not None:
+        what = "is no run" if kept == out else f"holds {plain(kept.name, 80)} besides a run"
+        raise OutputExistsError(f"{out}: {what}, so nothing overwrites it; give another name")
     if not force:
         raise OutputExistsError(f"{out}: exists; give another name, or --force to overwrite it")
-    is_run = out.is_dir() and ((out / RUN_FILE).is_file() or not any(out.iterdir()))
-    if not is_run or out.is_symlink():
-        raise OutputExistsError(f"{out}: is no run, so --force does not overwrite it; give another name")
 
 
-def _sibling(out: Path, purpose: str) -> Path:
-    directory = Path(tempfile.mkdtemp(prefix=f".{out.name}.{purpose}-", dir=out.parent))
-    if purpose == "partial":
-        umask = os.umask(0)
-        os.umask(umask)
-        directory.chmod(0o777 & ~umask)
-    return directory
+def _not_of_a_run(out: Path) -> Path | None:
+    """Return `out` where it is no run, else what a run does not have in it; None: nothing, or it is empty."""
+    if out.is_symlink() or not out.is_dir():
+        return out
+    found = {path.name: path for path in out.iterdir()}
+    if not found:
+        return None
+    try:
+        content = json.loads((out / RUN_FILE).read_bytes())
+    except (OSError, ValueError):
+        return out
+    if not isinstance(content, dict) or not {"kvtrace_version", "sources"} <= content.keys():
+        return out
+    own = {RUN_FILE, *(table.file_name for table in TABLES)}
+    return next((path for name, path in sorted(found.items()) if name not in own), None)
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
