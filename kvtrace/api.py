@@ -40,7 +40,7 @@ __all__ = ["NotebookReport", "NotebookRun", "open_run", "open_trace", "replay"]
 
 def replay(
     traces: Trace | Sequence[Trace],
-    scales: Sequence[Scales] = (),
+    scales: Scales | Sequence[Scales] = (),
     *,
     setup: EngineSetup | None = None,
     against: Path | str | None = None,
@@ -50,27 +50,35 @@ def replay(
 ) -> NotebookRun:
     """Replay traces through FP8 under bf16, the effective scales (if any), 1.0 and each artifact.
 
-    scales: checkpoints or scale files. setup: engine, format, backend, TP and skipped layers; None: the
-    captured engine's if its cache was FP8, else vLLM on CUDA. against: a checkpoint that those of `scales`
-    are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N; None: CUDA if there is
-    one. intervals: sum by group of requests too, as `kvtrace replay --intervals` does. out: where
+    scales: checkpoints or scale files, one or several. setup: engine, format, backend, TP and skipped layers;
+    None: the captured engine's if its cache was FP8, else vLLM on CUDA. against: a checkpoint that those of
+    `scales` are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N; None: CUDA if
+    there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals` does. out: where
     the run is kept; None: a temporary directory, gone with the returned object.
-    Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, …
+    Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, InputError
+    where no trace is given, …
     """
+    from kvtrace.errors import InputError
     from kvtrace.evaluation import compared_with, standard_candidates
     from kvtrace.evaluation import replay as replay_candidates
     from kvtrace.scales import load_artifact
 
     several = [traces] if isinstance(traces, Trace) else list(traces)
-    artifacts = [load_artifact(path) for path in scales]
+    if not several:
+        raise InputError("no trace was given; expected one or more that kvtrace.open_trace returned")
+    artifacts = [load_artifact(path) for path in ([scales] if isinstance(scales, Path | str) else scales)]
     candidates = compared_with(
         standard_candidates(several, artifacts, setup), None if against is None else Path(against)
     )
     if out is not None:
         return NotebookRun(replay_candidates(several, candidates, out, device=device, intervals=intervals))
     scratch = Path(mkdtemp(prefix="kvtrace-"))
-    made = replay_candidates(several, candidates, scratch / "run", device=device, intervals=intervals)
-    run = NotebookRun(made, kept=False)
+    try:
+        made = replay_candidates(several, candidates, scratch / "run", device=device, intervals=intervals)
+        run = NotebookRun(made, kept=False)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
     weakref.finalize(run, shutil.rmtree, scratch, ignore_errors=True)
     return run
 

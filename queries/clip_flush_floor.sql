@@ -7,7 +7,8 @@
 -- limited_by names what costs more than margin_db: clipping (a wider scale
 -- helps), underflow (values so small that they flush to 0 or meet subnormal
 -- steps: a narrower one helps), both, or else rounding: at the floor no scale
--- helps, only BF16 does.
+-- helps, only BF16 does. Where clipped values have all the error, as where
+-- every value clips, it is clipping, whatever the margin.
 --
 -- Parameters
 --   top        heads shown per candidate and tensor; 10
@@ -26,12 +27,13 @@
 --                         rounding; NULL: nothing is lost, or the format has
 --                         no floor (int8) and nothing is clipped
 --   sqnr_db               signal to quantization noise, dB, higher better
---   unclipped_sqnr_db     the same without the clipped values' error
+--   unclipped_sqnr_db     the same without the clipped values' error; NULL:
+--                         nothing else is lost
 --   floor_db              what rounding alone leaves; NULL: the format has no
 --                         such floor (int8)
---   clip_loss_db          unclipped_sqnr_db - sqnr_db
+--   clip_loss_db          unclipped_sqnr_db - sqnr_db; NULL: one of them is
 --   underflow_loss_db     floor_db - unclipped_sqnr_db; noise within ±1;
---                         NULL: no floor
+--                         NULL: one of them is
 --   clipped_frac          share of values clipped, 0 to 1
 --   flushed_frac          share of values flushed to 0, 0 to 1
 --   num_values            finite values
@@ -47,7 +49,9 @@ WITH sums AS (
     sum(weight * num_flushed) AS w_flushed,
     sum(weight * sum_sq_signal) AS w_sq_signal,
     sum(weight * sum_sq_error) AS w_sq_error,
-    sum(weight * (sum_sq_error - sum_sq_clip_error)) AS w_sq_other_error
+    -- Summed in different orders: what is left may lie just below 0.
+    greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0)
+      AS w_sq_other_error
   FROM cells JOIN sampling USING (source, sampling_id)
   WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
     AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
@@ -70,6 +74,7 @@ losses AS (
 SELECT candidate, tensor, layer, kv_head,
   CASE
     WHEN sqnr_db IS NULL THEN NULL
+    WHEN unclipped_sqnr_db IS NULL THEN 'clipping'
     WHEN unclipped_sqnr_db - sqnr_db > margin_db
       AND floor_db - unclipped_sqnr_db > margin_db
       THEN 'clipping and underflow'

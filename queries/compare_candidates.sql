@@ -22,7 +22,8 @@
 --                              the view candidates)
 --   status                     valid or invalid
 --   reason                     why it is invalid; NULL where valid
---   hypothetical               true unless the engine wrote FP8 with these
+--   hypothetical               true unless the captured engine wrote FP8 with
+--                              these scales, in this way
 --   engine                     numerics replayed; NULL for bf16
 --   format                     FP8 format, or int8; NULL for bf16
 --   granularity                tensor, attn_head or token_head as applied;

@@ -4,11 +4,62 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from fabricate import fabricate_trace, request
 
 import kvtrace
 import kvtrace.api
+from kvtrace.errors import InputError, NoValidCandidateError
+from kvtrace.scales.save import save_scales
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.trace.reader import Trace
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
+    """A trace, and a folder of its own for what is temporary."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    path = fabricate_trace(
+        tmp_path / "day.kvtrace",
+        {(0, tensor): np.ones((4, 1, 8)) for tensor in "kv"},
+        request_of_row=[0] * 4,
+        position_of_row=range(4),
+        requests=[request(0, prompt_tokens=4)],
+    )
+    return kvtrace.open_trace(path)
+
+
+def test_a_replay_that_fails_leaves_no_temporary_folder(trace: Trace, tmp_path: Path) -> None:
+    save_scales(tmp_path / "huge", {(0, t): (3e38,) for t in "kv"})
+    with pytest.raises(NoValidCandidateError):
+        kvtrace.replay(trace, [tmp_path / "huge"], device="cpu")
+    assert list((tmp_path / "scratch").iterdir()) == []
+    kept = kvtrace.replay(trace, device="cpu")
+    (folder,) = (tmp_path / "scratch").iterdir()
+    assert kept.path.is_relative_to(folder)
+    del kept
+    assert not folder.exists()
+
+
+def test_a_replay_of_nothing_says_that_a_trace_is_missing() -> None:
+    with pytest.raises(InputError, match="no trace was given"):
+        kvtrace.replay([])
+
+
+def test_one_path_of_scales_is_one_artifact(trace: Trace, tmp_path: Path) -> None:
+    save_scales(tmp_path / "half", {(0, t): (0.5,) for t in "kv"})
+    for scales in (tmp_path / "half", str(tmp_path / "half"), [tmp_path / "half"]):
+        run = kvtrace.replay(trace, scales, device="cpu")
+        names = run.sql("SELECT candidate FROM candidates ORDER BY ordinal")["candidate"].to_list()
+        assert names == ["bf16", "unit", "half"]
 
 
 @pytest.mark.parametrize("name", ["open_trace", "open_run", "replay"])

@@ -75,6 +75,7 @@ def test_skipped_layers_have_no_scale(trace: Path, tmp_path: Path) -> None:
         (("--online", "fp4"), "fp8-per-token-head"),
         (("--skip-layers", "first"), "expected layer numbers"),
         (("--skip-layers", "7"), "has layers 0 to 1"),
+        (("--skip-layers", "0,1"), "no captured layer is left to quantize"),
         (("--direct", "--verify"), "one of --direct and --verify"),
         (("--memory", "lots"), "expected one such as 20GB"),
     ],

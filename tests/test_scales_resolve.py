@@ -284,6 +284,24 @@ def test_another_number_of_ranks_than_the_file_has_stops_vllm_and_makes_sglang_u
     assert "SGLang logs an error and uses 1.0 everywhere" in str(sglang.note)
 
 
+@pytest.mark.parametrize("name", ["ct_per_tensor", "modelopt_fp8"])
+def test_vllm_alone_refuses_e5m2_with_scales_of_a_checkpoint(name: str) -> None:
+    refused = example(name, engine="vllm-cuda", kv_cache_dtype="fp8_e5m2")
+    assert "fp8_e5m2 is refused by vLLM" in str(refused.invalid_reason)
+    taken = example(name, engine="sglang", kv_cache_dtype="fp8_e5m2")
+    assert taken.invalid_reason is None
+    assert values(taken, 0, "k") == values(example(name, engine="sglang"), 0, "k") != [1.0, 1.0]
+
+
+def test_sglang_reads_its_json_for_an_e4m3_cache_alone() -> None:
+    sound = example("sglang_json", engine="sglang")
+    assert values(sound, 0, "k") == pytest.approx([16.5 / 448] * 2, rel=1e-6)
+    found = example("sglang_json", engine="sglang", kv_cache_dtype="fp8_e5m2")
+    assert found.invalid_reason is None
+    assert {scale.value for scale in found.scales.values()} == {1.0}
+    assert "SGLang reads the file for an fp8_e4m3 cache alone: 1.0 is used" in str(found.note)
+
+
 def test_sglang_uses_one_without_a_model_type(tmp_path: Path) -> None:
     document = json.loads((ARTIFACTS / "sglang_json" / "kv_scales.json").read_text())
     file = tmp_path / "kv.json"

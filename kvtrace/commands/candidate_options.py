@@ -121,7 +121,10 @@ def chosen_setup(
     tp: int | None,
     skip_layers: str | None,
 ) -> EngineSetup:
-    """Return the engine setup that the options ask for. Raises InputError: an unknown name or layer."""
+    """Return the engine setup that the options ask for.
+
+    Raises InputError: an unknown name or layer, or no captured layer is left to quantize.
+    """
     from kvtrace.evaluation.candidate import EngineSetup, default_setup
     from kvtrace.numerics import find_engine, find_pair
 
@@ -131,17 +134,20 @@ def chosen_setup(
         format=fp8_format or setup.format,
         backend=backend,
         tp=tp,
-        skip_layers=_layers(skip_layers, max(trace.record.model.num_layers for trace in traces)),
+        skip_layers=_layers(skip_layers, traces),
     )
     find_pair(setup.engine, setup.fp8_format)
     return setup
 
 
-def _layers(text: str | None, num_layers: int) -> tuple[int, ...]:
+def _layers(text: str | None, traces: Sequence[Trace]) -> tuple[int, ...]:
+    num_layers = max(trace.record.model.num_layers for trace in traces)
     try:
         layers = sorted({int(part) for part in (text or "").split(",") if part.strip()})
     except ValueError as error:
         raise InputError(f"--skip-layers {text!r}: expected layer numbers such as 0,1,29") from error
     if layers and not 0 <= layers[0] <= layers[-1] < num_layers:
         raise InputError(f"--skip-layers {text!r}: the model has layers 0 to {num_layers - 1}")
+    if layers and all(trace.layers.keys() <= set(layers) for trace in traces):
+        raise InputError(f"--skip-layers {text!r}: no captured layer is left to quantize; leave out fewer")
     return tuple(layers)

@@ -40,6 +40,11 @@ _MENDED_BY_CALIBRATION: Final = (
     "unusable-values",
     "wrong-model",
 )
+_MEND_ARTIFACT: Final = "Mend or replace the artifact; nothing was scored under it."
+_CHANGE_SETUP: Final = (
+    "No artifact is at fault: replay with an engine, backend and format that can apply these scales; nothing "
+    "was scored under them."
+)
 ASKED_OF_THE_RUN: Final = "scales-not-loaded"
 """The audit knows one artifact; the run knows all, and whether another one is what ran."""
 
@@ -67,14 +72,15 @@ def check(case: Case) -> Iterator[Finding]:
                 command=_command(case, subject, row),
             )
         if subject.status == "invalid" and not any(row["severity"] == "error" for row in passed_on):
+            is_artifact = subject.kind == "artifact"
             yield Finding(
                 id="invalid-artifact",
                 severity="error",
                 confidence="certain",
                 candidate=subject.name,
                 message=f"cannot be used: {subject.reason or 'no reason recorded'}",
-                action="Mend or replace the artifact; nothing was scored under it.",
-                command=recalibrate_command(case, subject),
+                action=_MEND_ARTIFACT if is_artifact else _CHANGE_SETUP,
+                command=recalibrate_command(case, subject) if is_artifact else None,
                 evidence=({"status": subject.status, "reason": subject.reason},),
                 sql=bound(
                     "SELECT candidate, status, reason FROM candidates WHERE candidate = $candidate",

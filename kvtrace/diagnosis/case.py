@@ -22,8 +22,8 @@ _Made = TypeVar("_Made")
 _PARAMETER: Final = re.compile(r"\$([a-z_]+)")
 
 _CANDIDATES: Final = """
-SELECT candidate, ordinal, kind, status, reason, engine, format, granularity,
-  artifact,
+SELECT candidate, ordinal, kind, status, reason, hypothetical, engine, format,
+  granularity, artifact,
   pow(10, -rounding_floor_db(format, engine) / 10) AS floor
 FROM candidates
 ORDER BY ordinal
@@ -103,6 +103,8 @@ class Subject:
     reason: str | None
     in_effect: bool
     """Whether these scales are what the captured engine used."""
+    written_otherwise: bool
+    """Whether they are, but that engine wrote its cache in another way than the replay."""
     granularity: str | None
     artifact: str | None
     floor: float
@@ -150,6 +152,7 @@ class Case:
         found = self.rows(_CANDIDATES)
         kinds = {row["kind"] for row in found}
         wanted = {"effective", "artifact"} if kinds & {"effective", "artifact"} else {"unit"}
+        otherwise = any(row["kind"] == "effective" and row["hypothetical"] for row in found)
         return tuple(
             Subject(
                 name=row["candidate"],
@@ -157,6 +160,7 @@ class Case:
                 status=row["status"],
                 reason=row["reason"],
                 in_effect=row["kind"] == "effective" or row["candidate"] in same,
+                written_otherwise=otherwise and (row["kind"] == "effective" or row["candidate"] in same),
                 granularity=row["granularity"],
                 artifact=row["artifact"],
                 floor=row["floor"] or 0.0,

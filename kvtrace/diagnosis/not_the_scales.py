@@ -38,16 +38,13 @@ def finding_of(case: Case, subject: Subject, findings: Sequence[Finding]) -> Fin
     if own or not heads:
         return None
     sql = bound(_EVIDENCE, candidate=subject.name)
-    in_effect = (
-        "they are what ran" if subject.in_effect else "they are not what was captured, so hypothetical"
-    )
     return Finding(
         id="not-the-scales",
         severity="note",
         confidence="certain",
         candidate=subject.name,
         message=(
-            f"nothing speaks against these scales ({in_effect}). Excluded: "
+            f"nothing speaks against these scales ({_in_effect(subject)}). Excluded: "
             f"{'; '.join(_excluded(subject, heads))}. Not visible here: {_INVISIBLE}"
         ),
         action=_action(case, subject),
@@ -56,7 +53,18 @@ def finding_of(case: Case, subject: Subject, findings: Sequence[Finding]) -> Fin
     )
 
 
+def _in_effect(subject: Subject) -> str:
+    if subject.written_otherwise:
+        return "they ran, but the engine wrote its cache in another way, so hypothetical"
+    return "they are what ran" if subject.in_effect else "they are not what was captured, so hypothetical"
+
+
 def _action(case: Case, subject: Subject) -> str:
+    if subject.written_otherwise:
+        return (
+            "These scales would cover what was captured if it were written so. To judge what ran, replay it "
+            "with the engine and the format that were captured"
+        )
     if subject.in_effect:
         return (
             "Look elsewhere: serve the same prompts with --kv-cache-dtype auto. If quality stays low, FP8 "

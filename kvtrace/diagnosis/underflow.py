@@ -28,7 +28,8 @@ SELECT tensor, layer, kv_head, max(max_abs) AS max_abs,
   sum(weight * num_flushed) / nullif(sum(weight * num_values), 0)
     AS flushed_frac,
   sqnr_db(sum(weight * sum_sq_signal),
-    sum(weight * (sum_sq_error - sum_sq_clip_error))) AS unclipped_sqnr_db,
+    greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0))
+    AS unclipped_sqnr_db,
   any_value(rounding_floor_db(format, engine)) AS floor_db,
   sum(num_values)::BIGINT AS num_values
 FROM cells

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvtrace.errors import InputError, InvalidCandidateError
+from kvtrace.evaluation.candidate import captured_setup
 from kvtrace.numerics import find_pair
-from kvtrace.numerics.backends import REFUSING_PER_HEAD, why_not
+from kvtrace.numerics.backends import REFUSING_PER_HEAD, find_backend, why_not
 from kvtrace.numerics.online import SCALE_BYTES
 from kvtrace.scales import resolve
 
@@ -41,7 +42,7 @@ class AppliedScales:
     """tensor, attn_head or token_head as applied; None: nothing is quantized."""
     note: str | None
     hypothetical: bool
-    """Whether the captured engine did something else."""
+    """Whether the captured engine used other scales, or wrote its cache in another way."""
 
     def of_heads(self, layer: int, tensor: str, kv_heads: Sequence[int]) -> list[float] | None:
         """Return the multipliers of these heads; None where the tensor is not quantized."""
@@ -78,8 +79,36 @@ def apply_candidate(candidate: Candidate, trace: Trace) -> AppliedScales | None:
         else AppliedScale(None, "skipped")
         for key, scale in scales.items()
     }
-    is_what_ran = trace.has_fp8_cache and _values(scales) == _values(_effective_scales(trace))
+    is_what_ran = (
+        trace.has_fp8_cache
+        and _values(scales) == _values(_effective_scales(trace))
+        and _wrote(candidate.setup, trace)
+    )
     return AppliedScales(scales, granularity or _granularity(scales), note, hypothetical=not is_what_ran)
+
+
+def _wrote(setup: EngineSetup, trace: Trace) -> bool:
+    """Return whether the captured engine wrote its FP8 cache by these numerics, in this format."""
+    try:
+        captured = captured_setup(trace)
+    except InputError:  # kvtrace has no numerics for it
+        return False
+    if setup.fp8_format != captured.fp8_format:
+        return False
+    backends = {layer.backend for layer in trace.layers.values() if layer.has_fp8_cache}
+    return setup.engine == captured.engine or all(
+        setup.engine in _engines_of(backend, trace.record.engine.name) for backend in backends
+    )
+
+
+def _engines_of(backend: str, product: str) -> tuple[str, ...]:
+    """Return the numerics that can be a backend's cache write in this product; none where it is unknown."""
+    try:
+        engines = find_backend(backend).engines
+    except InputError:
+        return ()
+    # SGLang and vLLM share the names of some backends, not their cache write.
+    return tuple(one for one in engines if product != "vllm" or one.startswith("vllm-"))
 
 
 def _check_setup(setup: EngineSetup) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import InvalidCandidateError, NoValidCandidateError
 from kvtrace.evaluation.apply import apply_candidate
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from kvtrace.evaluation.apply import AppliedScales
     from kvtrace.evaluation.candidate import Candidate
     from kvtrace.trace.reader import Trace
+
+_MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,21 @@ def bind_candidates(candidates: Sequence[Candidate], sources: Mapping[str, Trace
     bound = [_bind(candidate, sources) for candidate in candidates]
     asked = [one for one in bound if one.candidate.kind == "artifact"] or bound
     if not any(one.reason is None for one in asked):
-        reasons = "; ".join(f"{one.candidate.name}: {one.reason}" for one in asked) or "none was given"
-        raise NoValidCandidateError(f"no candidate can be replayed: {reasons}")
+        raise NoValidCandidateError(f"no candidate can be replayed: {_reasons(asked) or 'none was given'}")
     return bound
+
+
+def _reasons(invalid: Sequence[BoundCandidate]) -> str:
+    """Return each distinct reason once, after the names that it holds for."""
+    names: dict[str | None, list[str]] = defaultdict(list)
+    for one in invalid:
+        names[one.reason].append(one.candidate.name)
+    return "; ".join(f"{_some(found)}: {reason}" for reason, found in names.items())
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _bind(candidate: Candidate, sources: Mapping[str, Trace]) -> BoundCandidate:

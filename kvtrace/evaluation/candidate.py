@@ -114,17 +114,24 @@ def online(policy: str) -> Candidate:
 
 
 def standard_candidates(
-    traces: Sequence[Trace], artifacts: Iterable[ScaleArtifact], setup: EngineSetup | None = None
+    traces: Sequence[Trace],
+    artifacts: Iterable[ScaleArtifact],
+    setup: EngineSetup | None = None,
+    policies: Iterable[str] = (),
 ) -> list[Candidate]:
-    """Return bf16, effective (where an engine had an FP8 cache), unit, then one candidate per artifact.
+    """Return bf16, effective (where an engine had an FP8 cache), unit, one per artifact, one per policy.
 
-    setup: one for all; None: `default_setup`.
+    setup: one for all; None: `default_setup`. policies: names that `online` takes; a repeated one counts
+    once. Every candidate has a name of its own: an artifact called like another is numbered.
+    Raises InputError: an unknown policy.
     """
     common = setup or default_setup(traces)
     in_effect = [found for trace in traces if (found := effective(trace, common))][:1]
     candidates = [bf16(), *in_effect, unit(common)]
-    taken = {candidate.name for candidate in candidates}
-    return candidates + [from_artifact(_unused_name(a.name, taken), a, common) for a in artifacts]
+    while_serving = [online(name) for name in dict.fromkeys(policies)]
+    taken = {candidate.name for candidate in (*candidates, *while_serving)}
+    shipped = [from_artifact(_unused_name(a.name, taken), a, common) for a in artifacts]
+    return [*candidates, *shipped, *while_serving]
 
 
 def compared_with(candidates: Sequence[Candidate], against: Path | None) -> list[Candidate]:

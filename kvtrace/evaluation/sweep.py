@@ -40,7 +40,7 @@ def write_sweep(
     """Write the sums of every head at scales of 2^k · largest finite |x| / MAX, all cells together.
 
     Engine and format are those of the first candidate with static scales; without one, nothing is written.
-    A head without a value other than 0 has no such scale, and no row.
+    A head without a value other than 0 has no such scale, and no row; nor has a scale × MAX beyond float32.
     """
     setups = [one.setup for one in candidates if one.setup is not None and one.policy is None]
     if not setups:
@@ -72,13 +72,13 @@ def _amax(tensor: TensorProfile) -> NDArray[np.float32]:
 
 
 def _scales(amax: NDArray[np.float32], setup: EngineSetup) -> NDArray[np.float32]:
-    """Return [multiple, kv_head]; 0 where float32 has no such scale."""
-    exact = (
-        np.exp2(LOG2_MULTIPLES)[:, None] * amax.astype(np.float64) / find_format(setup.fp8_format).max_value
-    )
+    """Return [multiple, kv_head]; 0 where float32 has no such scale, or none for what it covers."""
+    largest = find_format(setup.fp8_format).max_value
+    exact = np.exp2(LOG2_MULTIPLES)[:, None] * amax.astype(np.float64) / largest
     with np.errstate(over="ignore"):
         scale = exact.astype(np.float32)
-    return np.where(np.isfinite(scale), scale, np.float32(0))
+        covered = scale * np.float32(largest)
+    return np.where(np.isfinite(covered), scale, np.float32(0))
 
 
 def _one_cell(tensor: TensorProfile) -> Cells:

@@ -53,7 +53,9 @@ def _lines(outcome: CheckOutcome) -> Iterator[str]:
     if policy.recorded_in_run is False:
         yield from wrapped("NOTE: the run was made with another policy; its hash differs")
     if outcome.hypothetical:
-        yield from wrapped("hypothetical: the captured engine did not write FP8 with these scales")
+        yield from wrapped(
+            "hypothetical: the captured engine did not write FP8 with these scales, in this way"
+        )
     if outcome.candidate_note:
         yield from wrapped(plain(outcome.candidate_note, 300))
     yield from ("", "SEGMENTS   a head's K and its V count apart")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kvtrace.errors import InputError
 from kvtrace.numerics.casts import nearest_codes, scale_down, to_codes, values_of_codes
 from kvtrace.numerics.engines import DEFAULT_ENGINE, find_pair
 from kvtrace.numerics.formats import E4M3FN, find_format
@@ -62,12 +63,17 @@ def quantize(
 def dequantize(codes: Tensor, scale: Tensor | float, *, format: str = "e4m3fn") -> Tensor:
     """Return float32(code) · scale in float32.
 
-    codes: uint8, any shape. scale: broadcastable to it, used as float32. Raises InputError: unknown format.
+    codes: uint8, any shape. scale: broadcastable to it, used as float32.
+    Raises InputError: unknown format, or codes of another dtype.
 
     >>> dequantize(torch.tensor([64, 178, 126], dtype=torch.uint8), 0.5).tolist()
     [1.0, -0.3125, 224.0]
     """
-    return values_of_codes(codes, find_format(format)) * _as_scale(scale, codes)
+    found = find_format(format)
+    if codes.dtype != torch.uint8:
+        view = "; .view(torch.uint8) gives them" if codes.dtype.itemsize == 1 else ""
+        raise InputError(f"codes are {codes.dtype}; uint8 codes are expected{view}")
+    return values_of_codes(codes, found) * _as_scale(scale, codes)
 
 
 def round_trip(

@@ -89,6 +89,8 @@ def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
         if scales:
             where = f"In {plain(source.name, _NAME)} it" if len(report.sources) > 1 else "It"
             text += f" {where} {_loaded(scales)}"
+    if _is_written_otherwise(report, candidate):
+        text += " The captured engine wrote its cache in another way."
     return text + (f" Note: {plain(candidate.note, 400)}" if candidate.note else "")
 
 
@@ -98,7 +100,7 @@ def _short_loaded(report: Report, candidate: CandidateSummary) -> str:
     if not compared:
         return ""
     if all(_is_what_ran(scales) for scales in compared):
-        return "Is what ran. "
+        return "Its scales ran. " if _is_written_otherwise(report, candidate) else "Is what ran. "
     return "Was NOT LOADED. " if all(_is_default(scales) for scales in compared) else "Is NOT what ran. "
 
 
@@ -116,15 +118,35 @@ def _is_what_ran(scales: Sequence[LoadedScales]) -> bool:
 
 
 def hypothetical_statement(report: Report, first: Finding) -> str:
-    """Return that the scales of a finding about heads are not what ran; nothing where they are."""
+    """Return that what a finding about heads says is not what ran; nothing where it is."""
     candidate = next((one for one in report.candidates if one.candidate == first.candidate), None)
     if candidate is None or not candidate.hypothetical or not (first.heads or first.id == "not-the-scales"):
         return ""
+    if _is_written_otherwise(report, candidate):
+        return (
+            "The captured engine wrote its cache in another way: this is what "
+            f"{plain(candidate.engine or '', _NAME)} in {plain(candidate.format or '', _NAME)} would do with "
+            "its scales."
+        )
     if _was_what_ran(report, candidate):
         return ""
     if any(source.has_fp8_cache for source in report.sources):
         return "The captured engine used other scales: this is what these would do."
     return "No FP8 was in effect at capture: this is what these scales would do."
+
+
+def _is_written_otherwise(report: Report, candidate: CandidateSummary) -> bool:
+    """Return whether the scales ran, but with another engine's numerics, format or quantized layers."""
+    if candidate.status == "invalid" or (
+        candidate.kind != "effective" and not _was_what_ran(report, candidate)
+    ):
+        return False
+    setup = (candidate.engine, candidate.format)
+    return any(
+        one.hypothetical
+        for one in report.candidates
+        if one.kind == "effective" and (one.engine, one.format) == setup
+    )
 
 
 def _was_what_ran(report: Report, candidate: CandidateSummary) -> bool:

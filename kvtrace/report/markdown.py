@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
+from kvtrace.report.answer import hypothetical_statement
 from kvtrace.report.wording import count, decibel, ended, percent
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def _lines(report: Report) -> Iterator[str]:
     first = told[0] if told else next((one for one in notes if one.id == "not-the-scales"), None)
     yield f"## FP8 KV-cache scales: {report.verdict.status}"
     yield ""
-    yield ended(_text(report.verdict.headline, _MESSAGE))
+    hypothetical = hypothetical_statement(report, first) if first is not None else ""
+    yield f"{ended(_text(report.verdict.headline, _MESSAGE))} {_text(hypothetical, _MESSAGE)}".rstrip()
     yield ""
     if first is not None:
         yield f"**Do:** {ended(_text(first.action, _MESSAGE))}"

@@ -144,7 +144,7 @@ class CandidateSummary:
     reason: str | None
     """Why it is invalid."""
     hypothetical: bool
-    """True unless the captured engine really wrote FP8 with these scales."""
+    """True unless the captured engine really wrote FP8 with these scales, in this way."""
     engine: str | None
     format: str | None
     granularity: str | None

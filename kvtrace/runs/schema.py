@@ -92,7 +92,7 @@ CANDIDATES: Final = Table(
         Column(
             "hypothetical",
             "bool_",
-            "true unless the captured engine really wrote FP8 with these scales",
+            "true unless the captured engine really wrote FP8 with these scales, in this way",
         ),
         Column("engine", "string", "numerics replayed, such as vllm-cuda; NULL for bf16"),
         Column("format", "string", "FP8 format, such as e4m3fn; NULL for bf16"),

@@ -115,7 +115,7 @@ def _setup_notes(artifact: ScaleArtifact, setup: EngineSetup) -> Iterator[Note]:
         yield Note(
             "dropped-name", f"{len(artifact.unmatched)} names match no rule and are dropped silently: {shown}"
         )
-    if setup.kv_cache_dtype == "fp8_e5m2" and scheme.has_kv_scheme:
+    if setup.kv_cache_dtype == "fp8_e5m2" and setup.engine == "vllm" and scheme.has_kv_scheme:
         yield Note("crash", "fp8_e5m2 is refused by vLLM for a checkpoint that declares KV-cache scales")
     if artifact.format == "vllm-json" and setup.engine == "vllm":
         yield Note(

@@ -1,7 +1,8 @@
 """Formats with one scale per tensor-parallel rank: old vLLM's and SGLang's JSON, TensorRT-LLM checkpoints.
 
 Source: the schema checks of vLLM before 0.7 and of SGLang 0.5 (rank count = TP size, every layer present;
-SGLang falls back to 1.0 on any error), and TensorRT-LLM's checkpoint format.
+SGLang falls back to 1.0 on any error, and reads the file only where the cache dtype is fp8_e4m3), and
+TensorRT-LLM's checkpoint format.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: Engine
             found.add("silent-default", f"{problem}: SGLang logs an error and uses 1.0 everywhere")
         else:
             found.add("crash", f"{problem}: the engine does not start")
+        return found
+    if setup.engine == "sglang" and setup.kv_cache_dtype == "fp8_e5m2":
+        found = unit_layer(layer, layout.num_heads, "the engine does not read the file")
+        found.add("silent-default", "SGLang reads the file for an fp8_e4m3 cache alone: 1.0 is used")
         return found
     found = unit_layer(layer, layout.num_heads, "none stored")
     for rank in range(setup.tp):
