@@ -25,7 +25,12 @@ SCALES = Annotated[
     ),
 ]
 ARTIFACT_FORMAT = Annotated[
-    str | None, typer.Option("--artifact-format", help="Read artifacts as this format.", show_default=False)
+    str | None,
+    typer.Option(
+        "--artifact-format",
+        help="Read artifacts as this format, such as sglang-json; an unknown one lists all.",
+        show_default=False,
+    ),
 ]
 AGAINST = Annotated[
     Path | None,

@@ -60,10 +60,8 @@ def ready_profile(
     found = find_profile(trace, directory)
     if found and found.is_over(cells):
         if found.num_reread:
-            say(
-                f"its profile was used; {found.num_reread:,} tensor files had other times, were reread and are "
-                "the same"
-            )
+            files = f"{found.num_reread:,} tensor files"
+            say(f"its profile was used; {files} had other times, were reread and are the same")
         yield found, found.num_reread > 0
         return
     require_tensors(trace, "a profile of them")
