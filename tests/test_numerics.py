@@ -188,6 +188,21 @@ def test_unknown_names_and_pairs_are_refused_with_what_there_is() -> None:
         quantize(x, 1.0, engine="vllm-cpu", format="e4m3fnuz")
 
 
+def test_only_uint8_codes_are_dequantized() -> None:
+    codes = quantize(torch.tensor([1.0, -0.3]), 0.5)
+    for view, hint in (
+        (
+            codes.view(torch.float8_e4m3fn),
+            r"float8_e4m3fn; uint8 codes are expected; \.view\(torch\.uint8\) ",
+        ),
+        (codes.long(), r"int64; uint8 codes are expected$"),
+        (codes.float(), r"float32; uint8 codes are expected$"),
+    ):
+        with pytest.raises(InputError, match=hint):
+            dequantize(view, 0.5)
+    assert dequantize(codes.view(torch.float8_e4m3fn).view(torch.uint8), 0.5).tolist() == [1.0, -0.3125]
+
+
 def test_the_oracle_itself_knows_the_published_extremes() -> None:
     assert [GRIDS[f].values[-1] for f in ("e4m3fn", "e5m2", "e4m3fnuz")] == [448, 57344, 240]
     assert [GRIDS[f].values[1] for f in ("e4m3fn", "e5m2", "e4m3fnuz")] == [2.0**-9, 2.0**-16, 2.0**-10]

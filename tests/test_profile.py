@@ -30,19 +30,19 @@ from kvtrace.evaluation.verify import VectorCheck, check_equal
 from kvtrace.numerics import ENGINES, counted
 from kvtrace.profile import cpu_kernel, gpu_kernel
 from kvtrace.profile.build import profile_tensors
-from kvtrace.profile.counts import PartialCounts, add_counts
+from kvtrace.profile.counts import PartialCounts, TensorProfile, add_counts
 from kvtrace.profile.ready import ready_profile
 from kvtrace.profile.store import find_profile, write_profile
 from kvtrace.runs.record import RunRecord
 from kvtrace.trace.cells import find_cells
 from kvtrace.trace.format import unseal
+from kvtrace.trace.profile_format import TensorRecord
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kvtrace.profile.counts import TensorProfile
     from kvtrace.trace.reader import Trace
 
 CPU = "cpu"
@@ -174,6 +174,31 @@ def test_partial_counts_add_up() -> None:
     assert start.tolist() == [0, 0, 1, 4, 5]
 
 
+def test_a_counter_holds_up_to_the_largest_uint32_and_more_is_an_error() -> None:
+    def part(count: int) -> PartialCounts:
+        return PartialCounts((0,), np.array([5], np.uint16), np.array([count], np.uint32), np.array([0, 1]))
+
+    _, count, _ = add_counts([part(2**32 - 2), part(1)], num_heads=1, num_cells=1)
+    assert count.tolist() == [2**32 - 1]
+    with pytest.raises(OverflowError, match="more than 2\\^32 times"):
+        add_counts([part(2**32 - 1), part(1)], num_heads=1, num_cells=1)
+
+
+def test_all_cells_together_may_hold_more_than_a_uint32() -> None:
+    record = TensorRecord(layer=0, tensor="k", kv_heads=(0,), head_dim=1, dtype="bfloat16", num_entries=2)
+    code, count = np.array([5, 5], np.uint16), np.full(2, 2**32 - 1, np.uint32)  # in two cells
+    profile = TensorProfile(record, code, count, np.array([0, 1, 2]), np.zeros((1, 1), np.uint16))
+    assert profile.all_cells().count.tolist() == [2**33 - 2]
+
+
+def test_a_magnitude_may_occur_more_than_65536_times_in_a_cell() -> None:
+    values = np.zeros((2200, 1, 64), np.uint16)
+    values[:, :, 32:] = 0x3F80  # 1.0: 2,200 · 32 = 70,400 times, as often as 0
+    found = cpu_kernel.count_magnitudes(values, np.arange(2200), np.array([0, 2200]))
+    code, count, start, _ = (array.tolist() for array in found)
+    assert (code, count, start) == ([0, 0x3F80], [70_400, 70_400], [0, 2])
+
+
 def same(left: dict[tuple[int, str], TensorProfile], right: dict[tuple[int, str], TensorProfile]) -> None:
     assert left.keys() == right.keys()
     for key, profile in left.items():
@@ -202,6 +227,21 @@ def test_absent_rows_and_vectors_without_finite_values_are_told_apart(tmp_path: 
     assert profile.has_nonfinite[:3, 0].tolist() == [True, True, False]
     assert profile.is_present.sum(0).tolist() == [60, 60, 50]
     assert [len(v.row) for v in vectors_of(profile)] == [60, 60, 50]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code", "largest"),
+    [("bfloat16", 0x7F7F, (2 - 2.0**-7) * 2.0**127), ("float16", 0x7BFF, (2 - 2.0**-10) * 2.0**15)],
+)
+def test_the_largest_finite_magnitude_of_a_dtype_is_finite(
+    tmp_path: Path, dtype: str, code: int, largest: float
+) -> None:
+    tensors = normal_tensors()
+    tensors[0, "k"][0, 0, 0] = largest
+    tensors[0, "k"][1, 0, :2] = [-largest, np.nan]
+    profile = profile_of(make_trace(tmp_path / "t.kvtrace", tensors, dtype=dtype))[0, "k"]
+    assert profile.absmax_code[:2, 0].tolist() == [code, code]
+    assert profile.has_nonfinite[:2, 0].tolist() == [False, True]
 
 
 class TestStored:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from fp8_oracle import GRIDS, values_of_bits
 from test_replay import found_cells, make_tensors, make_trace, rows_of
 
 from kvtrace.errors import InputError
-from kvtrace.evaluation import bf16, online, replay
+from kvtrace.evaluation import bf16, online, per_token_head, replay
 from kvtrace.numerics.elementwise import online_round_trip
 from kvtrace.numerics.online import ONLINE_POLICIES
 from kvtrace.trace.reader import open_trace
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from kvtrace.evaluation.source import Method
+    from kvtrace.trace.reader import Trace
 
 FP8, INT8 = "fp8-per-token-head", "int8-per-token-head"
 
@@ -105,6 +109,51 @@ def test_the_pass_is_made_once_for_a_trace(tmp_path: Path) -> None:
     )
     assert calls == [], "no block was read"
     assert (first / "cells.parquet").read_bytes() == (second / "cells.parquet").read_bytes()
+
+
+def online_sums(trace: Trace, out: Path, method: Method = "direct") -> dict[tuple[Any, ...], Any]:
+    """Return the sums of both policies, (policy, *cell) → flushed values and squared error.
+
+    A direct replay of a trace without a profile keeps no sums: they are made anew.
+    """
+    run = replay([trace], [online(FP8), online(INT8)], out, method=method)
+    return {
+        (policy, *cell): (sums["num_flushed"], sums["sum_sq_error"])
+        for policy in (FP8, INT8)
+        for cell, sums in found_cells(run, policy).items()
+    }
+
+
+def assert_same(found: dict[tuple[Any, ...], Any], expected: dict[tuple[Any, ...], Any]) -> None:
+    assert found.keys() == expected.keys()
+    for cell, sums in expected.items():
+        assert found[cell] == pytest.approx(sums, rel=1e-12), cell
+
+
+def test_sums_kept_of_another_trace_are_not_believed(tmp_path: Path) -> None:
+    one, other = (make_trace(tmp_path / f"{seed}.kvtrace", make_tensors(seed)) for seed in (0, 1))
+    expected = online_sums(other, tmp_path / "expected")
+    online_sums(one, tmp_path / "one", method="profile")
+    (other.path / "profile").mkdir()
+    for kept in (one.path / "profile").glob("online-*.json"):
+        shutil.copy(kept, other.path / "profile")
+    assert_same(online_sums(other, tmp_path / "other"), expected)
+
+
+def test_a_trace_cut_into_ranks_and_small_chunks_gives_the_same_online_sums(tmp_path: Path) -> None:
+    tensors = make_tensors()
+    whole = make_trace(tmp_path / "whole.kvtrace", tensors)
+    split = make_trace(tmp_path / "split.kvtrace", tensors, ranks=[[0, 2], [1]], rows_per_chunk=7)
+    assert_same(online_sums(split, tmp_path / "split"), online_sums(whole, tmp_path / "whole"))
+
+
+def test_blocks_worked_on_two_rows_at_a_time_give_the_same_online_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
+    at_once = online_sums(trace, tmp_path / "at once")
+    monkeypatch.setattr(per_token_head, "_VALUES_AT_ONCE", 100)  # a row is 3 heads · 16 values
+    assert_same(online_sums(trace, tmp_path / "in parts"), at_once)
 
 
 def test_an_unknown_policy_is_refused_with_what_there_is() -> None:

@@ -82,6 +82,24 @@ def test_a_head_of_zeros_has_no_scale_that_just_covers_it(trace: Trace, tmp_path
     assert found == {(0, "k"), (1, "k"), (0, "v"), (1, "v"), (2, "v")}
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_scale_that_covers_more_than_float32_holds_has_no_row(tmp_path: Path) -> None:
+    largest = 2.0**126  # 4 × that, and what its neighbours round to, is no float32
+    path = fabricate_trace(
+        tmp_path / "huge.kvtrace",
+        {(0, tensor): np.full((2, 1, 8), largest) for tensor in "kv"},
+        request_of_row=[0, 0],
+        position_of_row=[0, 1],
+        requests=[request(0, prompt_tokens=2)],
+    )
+    given = from_scales("one", {(0, 0, tensor): 1.0 for tensor in "kv"}, EngineSetup())
+    swept = rows(replay([open_trace(path)], [given], tmp_path / "run", device="cpu"), "sweep")
+    covered = {r["log2_multiple"]: r["covered_amax"] for r in swept if r["tensor"] == "k"}
+    assert sorted(covered) == [step / 2 for step in range(-8, 4)]
+    for multiple, value in covered.items():
+        assert value == pytest.approx(2.0**multiple * largest, rel=1e-6)
+
+
 def test_a_replay_without_counts_or_static_scales_has_an_empty_sweep(trace: Trace, tmp_path: Path) -> None:
     given = [from_scales("one", ones(), EngineSetup())]
     direct = replay([trace], given, tmp_path / "direct", method="direct", device="cpu")
