@@ -9,7 +9,7 @@ from fp8_oracle import GRIDS, codes_of, decode, outcome, quotient, values_of_bit
 from gfloat.formats import format_info_ocp_e4m3, format_info_ocp_e5m2
 
 from kvtrace.errors import InputError
-from kvtrace.numerics import ENGINES, FORMATS, dequantize, quantize, round_trip
+from kvtrace.numerics import ENGINES, FORMATS, counted, dequantize, quantize, round_trip
 from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of
 from kvtrace.numerics.compiled import LANES, cache_write, fill_errors
 from kvtrace.numerics.limits import max_flushed_code, max_in_range_code, max_unclipped_code
@@ -122,6 +122,20 @@ def test_the_compiled_cache_write_errs_on_every_finite_magnitude_as_the_oracle_d
     for scale, found in zip(SCALES, errors.T, strict=False):
         restored = outcome(x32, scale, engine, fmt, dtype).restored
         np.testing.assert_array_equal(found, (x32.astype(np.float64) - restored) ** 2)
+
+
+def test_every_count_is_in_its_own_cell_where_cells_are_taken_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counted, "_DENSE_COUNTERS", 1)
+    # At scale 1.0: 2^-12 is flushed, 1.0 kept, 450 out of range and rounded to 448, 500 clipped.
+    magnitude = np.array([2.0**-12, 1.0, 450.0, 500.0], np.float32)
+    place, count = np.array([0, 1, 2, 0, 3, 1], np.uint32), np.array([3.0, 1.0, 5.0, 7.0, 2.0, 4.0])
+    start = np.array([0, 3, 5, 6])
+    write = cache_write("vllm-cuda", "e4m3fn", "bfloat16")
+    found = counted.counted_errors(magnitude, place, count, start, np.ones(1, np.float32), write)
+    out_of_range, clipped, flushed = found.counts[:, 0].tolist()
+    assert (out_of_range, clipped, flushed) == ([5, 2, 0], [0, 2, 0], [3, 7, 0])
 
 
 def test_limits_of_float32_are_exact_at_the_boundary() -> None:

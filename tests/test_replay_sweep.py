@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from fabricate import fabricate_trace, request
 
-from kvtrace.evaluation import EngineSetup, bf16, from_scales, replay
+from kvtrace.evaluation import EngineSetup, bf16, from_scales, online, replay
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
@@ -98,6 +98,18 @@ def test_a_scale_that_covers_more_than_float32_holds_has_no_row(tmp_path: Path) 
     assert sorted(covered) == [step / 2 for step in range(-8, 4)]
     for multiple, value in covered.items():
         assert value == pytest.approx(2.0**multiple * largest, rel=1e-6)
+
+
+def test_a_sweep_is_in_the_format_of_the_first_candidate_with_static_scales(
+    trace: Trace, tmp_path: Path
+) -> None:
+    setups = [EngineSetup("vllm-cuda", "e5m2"), EngineSetup("vllm-cpu", "e4m3fn")]
+    static = [from_scales(setup.engine, ones(), setup) for setup in setups]
+    run = replay([trace], [bf16(), online("int8-per-token-head"), *static], tmp_path / "run", device="cpu")
+    swept = rows(run, "sweep")
+    assert {(r["engine"], r["format"]) for r in swept} == {("vllm-cuda", "e5m2")}
+    for r in swept:
+        assert r["covered_amax"] == np.float32(r["scale"]) * np.float32(57344)  # e5m2's maximum
 
 
 def test_a_replay_without_counts_or_static_scales_has_an_empty_sweep(trace: Trace, tmp_path: Path) -> None:
