@@ -103,8 +103,9 @@ def count_magnitudes(
 
         for number, group, magnitudes in count(source, num_selections, of_all):
             found[number].setdefault(group, []).append(magnitudes)
+    # In one order however the threads went, so that sums over groups are the same to the last bit.
     return [
-        {group: merged(parts) if len(parts) > 1 else parts[0] for group, parts in groups.items()}
+        {group: merged(parts) if len(parts) > 1 else parts[0] for group, parts in sorted(groups.items())}
         for groups in found
     ]
 
