@@ -122,7 +122,7 @@ def _invalid(run: Path) -> Iterator[str]:
     from kvtrace.runs.schema import CANDIDATES
 
     columns = ["candidate", "status", "reason"]
-    for row in pq.read_table(run / CANDIDATES.file_name, columns=columns).to_pylist():
+    for row in pq.ParquetFile(run / CANDIDATES.file_name).read(columns).to_pylist():
         if row["status"] == "invalid":
             yield f"{plain(row['candidate'], 200)}: invalid, not scored: {plain(row['reason'] or '', 1_000)}"
 

@@ -82,7 +82,7 @@ def _finite_entries(
 def _value_sums(tensor: TensorProfile, cells: Cells) -> ValueSums:
     record = tensor.record
     magnitude = magnitudes_of(np.arange(MAX_FINITE_CODE[record.dtype] + 1), record.dtype)
-    counts, energy = segment_sums(tensor.code, tensor.count, tensor.start, magnitude)
+    counts, energy = segment_sums(tensor.code, tensor.count.astype(np.float64), tensor.start, magnitude)
     shape = (len(record.kv_heads), tensor.num_cells)
     num_values, num_nonfinite, max_code = (one.reshape(shape).T for one in counts)
     return ValueSums(

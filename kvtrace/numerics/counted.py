@@ -122,14 +122,15 @@ def _add_up(place: Any, count: Any, begin: int, end: int, errors: Any, total: An
 
 def segment_sums(
     code: NDArray[np.uint16],
-    count: NDArray[np.uint32] | NDArray[np.int64],
+    count: NDArray[np.float64],
     start: NDArray[np.int64],
     magnitude: NDArray[np.float32],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return, per segment, [3, segment] values, non-finite values and largest finite code, and Σ n·x².
 
-    code, count: [num_entries], codes ascending within a segment. start: [num_segments + 1]. magnitude: of
-    every finite code. The largest code is -1 where no value is finite. Releases the GIL.
+    code, count: [num_entries], codes ascending within a segment, counts whole numbers up to 2^53. start:
+    [num_segments + 1]. magnitude: of every finite code. The largest code is -1 where no value is finite.
+    Releases the GIL.
     """
     num_segments = len(start) - 1
     counts, energy = np.zeros((3, num_segments), np.int64), np.zeros(num_segments)
