@@ -13,7 +13,12 @@ from test_replay import GIVEN, HEADS, LAYERS, make_tensors, make_trace, rows_of
 
 from kvtrace.errors import NoValidCandidateError
 from kvtrace.evaluation import EngineSetup, bf16, from_artifact, from_scales, replay, standard_candidates
+from kvtrace.evaluation.candidate import captured_setup
+from kvtrace.report.answer import candidate_answer
+from kvtrace.report.build import build_report
+from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
+from kvtrace.scales.save import save_scales
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
@@ -102,11 +107,15 @@ def test_an_unusable_scale_of_a_skipped_layer_does_no_harm(trace: Trace, tmp_pat
     }
 
 
-def test_a_layer_that_the_engine_kept_in_bf16_has_no_effective_scale(tmp_path: Path) -> None:
+def with_layer_1_in_bf16(path: Path) -> Trace:
+    """Layer 0 ran in FP8 at 0.5."""
     scales = {(layer, tensor): (0.5,) for layer in range(LAYERS) for tensor in "kv"}
-    trace = make_trace(tmp_path / "t.kvtrace", make_tensors(), kv_cache_dtype="fp8_e4m3", scales=scales)
-    layers = {**trace.layers, 1: replace(trace.layers[1], has_fp8_cache=False)}
-    trace = replace(trace, layers=layers)
+    trace = make_trace(path, make_tensors(), kv_cache_dtype="fp8_e4m3", scales=scales)
+    return replace(trace, layers={**trace.layers, 1: replace(trace.layers[1], has_fp8_cache=False)})
+
+
+def test_a_layer_that_the_engine_kept_in_bf16_has_no_effective_scale(tmp_path: Path) -> None:
+    trace = with_layer_1_in_bf16(tmp_path / "t.kvtrace")
     run = replay([trace], standard_candidates([trace], []), tmp_path / "run")
     rows = [row for row in rows_of(run, "scales") if row["candidate"] == "effective"]
     assert {(row["layer"], row["scale"], row["origin"]) for row in rows} == {
@@ -114,6 +123,20 @@ def test_a_layer_that_the_engine_kept_in_bf16_has_no_effective_scale(tmp_path: P
         (1, None, "skipped"),
     }
     assert len(rows) == LAYERS * HEADS * 2
+
+
+@pytest.mark.parametrize(("skipped", "said"), [((1,), "Is what ran."), ((), "Is NOT what ran.")])
+def test_scales_are_what_ran_if_they_leave_out_the_layers_that_the_engine_did(
+    tmp_path: Path, skipped: tuple[int, ...], said: str
+) -> None:
+    trace = with_layer_1_in_bf16(tmp_path / "t.kvtrace")
+    save_scales(tmp_path / "same", {(n, t): (0.5,) for n in range(LAYERS) for t in "kv"})
+    setup = replace(captured_setup(trace), skip_layers=skipped)
+    candidates = standard_candidates([trace], [load_artifact(tmp_path / "same")], setup)
+    report = build_report(open_run(replay([trace], candidates, tmp_path / "run")))
+    same = next(one for one in report.candidates if one.candidate == "same")
+    assert candidate_answer(report, same).startswith(said)
+    assert same.hypothetical == (said != "Is what ran.")
 
 
 def test_vllm_on_rocm_doubles_the_scales_of_a_checkpoint_for_fnuz(

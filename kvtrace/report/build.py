@@ -151,7 +151,7 @@ def _loaded(audit: list[Row]) -> Iterable[LoadedScales]:
     order = {found: number for number, found in enumerate(dict.fromkeys(map(key, audit)))}
     for (source, candidate, tensor), group in groupby(sorted(audit, key=lambda row: order[key(row)]), key):
         layers = list(group)
-        as_effective = [row["num_heads_as_effective"] for row in layers]
+        is_known = any(row["num_heads_as_effective"] is not None for row in layers)
         yield LoadedScales(
             source=source,
             candidate=candidate,
@@ -162,9 +162,16 @@ def _loaded(audit: list[Row]) -> Iterable[LoadedScales]:
             max_scale=_largest(row["max_scale"] for row in layers),
             min_effective_scale=_least(row["min_effective_scale"] for row in layers),
             max_effective_scale=_largest(row["max_effective_scale"] for row in layers),
-            num_as_effective=None if set(as_effective) == {None} else sum(n or 0 for n in as_effective),
+            num_as_effective=sum(map(_num_as_effective, layers)) if is_known else None,
             min_headroom=_least(row["min_headroom"] for row in layers),
         )
+
+
+def _num_as_effective(layer: Row) -> int:
+    """Return the heads of one layer that are as in the engine; all where neither quantizes it."""
+    if layer["min_scale"] is None and layer["min_effective_scale"] is None:
+        return int(layer["num_heads"])
+    return layer["num_heads_as_effective"] or 0
 
 
 def _least(values: Iterable[float | None]) -> float | None:
