@@ -1,4 +1,4 @@
-"""`make faults`: damage, kills and broken disks, and a table of what was shown.
+"""`make faults`: damage, forgeries, kills and broken disks, and a table of what was shown.
 
 `python -m faults [--seed N] [--cases N] [--kills N] [--forgeries N]`. Seeds differ from run to run unless
 pinned. Exit code 1 if anything is not as it should be. `python -m faults.in_vllm` goes on with a real vLLM.
