@@ -43,7 +43,7 @@ vllm-env: .venv-vllm/.stamp $(MODEL)/config.json  ## .venv-vllm with real vLLM f
 $(MODEL)/config.json: samples/make_model.py .venv-vllm/.stamp
 	$(VLLM_PYTHON) samples/make_model.py $(MODEL)
 
-faults: setup vllm-env  ## damaged traces, killed writers and workers, broken disks; a table of what was shown; SEED=… pins them
+faults: setup vllm-env  ## damaged traces, forged profiles, killed writers and workers, broken disks; a table of what was shown; SEED=… pins them
 	PYTHONPATH=tests $(BIN)/python -m faults $(if $(SEED),--seed $(SEED))
 	PYTHONPATH=tests $(VLLM_PYTHON) -m faults.in_vllm --model $(CURDIR)/$(MODEL) $(if $(SEED),--seed $(SEED))
 

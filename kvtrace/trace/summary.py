@@ -16,7 +16,6 @@ from kvtrace.trace.format import (
     Record,
     SamplingRecord,
 )
-from kvtrace.trace.profile_check import verify_profiles
 from kvtrace.trace.repair_record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.requests import read_lines_commit
 from kvtrace.trace.strata import PHASES
@@ -115,8 +114,6 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
     """
     for store in trace.ranks:
         store.verify() if verify else store.check()
-    if verify:
-        verify_profiles(trace.path, trace.digest)
     lines = read_lines_commit(trace.path / REQUESTS_FILE, committed=trace.record.line_commits)
     cost: Counter[str] = Counter()
     for store in trace.ranks:
