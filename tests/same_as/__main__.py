@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,14 +19,13 @@ from same_as.allowed import AllowedError, read_allowed
 from same_as.cases import all_cases
 from same_as.compare import Compared, compare
 from same_as.inputs import make_inputs
-from same_as.outputs import case_outputs
+from same_as.pairs import paired_outputs
 from same_as.side import ROOT, Side, check_out, commit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from same_as.allowed import Allowed
-    from same_as.outputs import Output
 
 _ALLOWED = Path(__file__).with_name("differences.toml")
 
@@ -85,36 +83,13 @@ def _all_compared(
     faults, formats = make_inputs(sides[0], inputs, only)
     every = all_cases(_queries(sides[0]), faults, formats)
     cases = [case for one in every if (case := one.only(only)).commands]
-    # One thread a side: each keeps one server, and both do the same work, so that neither waits long.
-    pools = [ThreadPoolExecutor(1), ThreadPoolExecutor(1)]
-    try:
-        running = [
-            [
-                pool.submit(case_outputs, side, case, inputs, keep=keep)
-                for pool, side in zip(pools, sides, strict=True)
-            ]
-            for case in cases
-        ]
-        for pair in running:
-            before, after = (one.result() for one in pair)
-            yield from _case_compared(before, after, only, allowed)
-            pair.clear()
-    finally:
-        for pool in pools:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _case_compared(
-    before: dict[str, Output], after: dict[str, Output], only: str, allowed: Sequence[Allowed]
-) -> Iterator[Compared]:
-    for name in (*before, *(one for one in after if one not in before)):
-        if not fnmatch(name, f"*{only}*"):
-            continue
-        if name in before and name in after and before[name].same_bytes(after[name]):
-            yield Compared(name, "equal")
-        else:
-            parts = [side[name].parts() if name in side else {} for side in (before, after)]
-            yield compare(name, *parts, allowed)
+    for before, after in paired_outputs(sides, cases, inputs, keep=keep):
+        name = (before or after).name
+        if fnmatch(name, f"*{only}*"):
+            if before and after and before.same_bytes(after):
+                yield Compared(name, "equal")
+            else:
+                yield compare(name, *(one.parts() if one else {} for one in (before, after)), allowed)
 
 
 def _line(one: Compared) -> str:

@@ -65,18 +65,17 @@ def _sample(queries: Queries) -> Case:
         "sample",
         (
             replay("replay", f"{trace} {_scales(ARTIFACTS)} --intervals"),
-            *_reports("run"),
+            *_reports(),
             Command("report-120", "report run --top 20", columns=120),
             Command("page", "report run --format html -o page.html", makes=("page.html",)),
             *[Command(f"query-{name}", f"query run {name} --json", "json") for name in queries],
-            *_queries_with(queries),
             *checks,
             *both("compare", "compare run"),
             *both("compare-policy", "compare run --policy segments.toml --baseline halved"),
             replay(
                 "replay-other", f"{trace} {others} {_scales(ARTIFACTS[1:2])} --policy strict.toml", "other"
             ),
-            *_reports("other"),
+            *both("report-other", "report other"),
             Command("check-other", "check other --policy lenient.toml --candidate fp8-per-token-head"),
             *both("compare-two", "compare run other --policy lenient.toml"),
             replay("replay-small", "biased.kvtrace", "small"),
@@ -103,11 +102,12 @@ def _biased(queries: Queries) -> Case:
         (
             *both("inspect", f"inspect {trace}"),
             replay("replay", f"{trace} {made}"),
-            *_reports("run"),
+            *_reports(),
             Command(
                 "page", "report run --format html -o page.html --plots plots", makes=("page.html", "plots")
             ),
             *[Command(f"query-{name}", f"query run {name} --format csv") for name in queries],
+            *_queries_with(queries),
             *both("check", "check run --policy lenient.toml --candidate per-head"),
             *both("compare", "compare run --policy strict.toml"),
             Command(
@@ -190,12 +190,8 @@ def _scales(artifacts: tuple[str, ...]) -> str:
     return " ".join(f"--scales {one}" for one in artifacts)
 
 
-def _reports(run: str) -> tuple[Command, ...]:
-    ending = "" if run == "run" else f"-{run}"
-    return (
-        *both(f"report{ending}", f"report {run}"),
-        Command(f"report{ending}-md", f"report {run} --format md"),
-    )
+def _reports() -> tuple[Command, ...]:
+    return (*both("report", "report run"), Command("report-md", "report run --format md"))
 
 
 def _audits(trace: str, artifacts: tuple[str, ...]) -> list[Command]:
@@ -211,13 +207,13 @@ _OF_THE_MODEL = (
 _TOGETHER = (("candidate", "tensor"), ("tensor", "layer", "kv_head"), ("workload", "phase", "source"))
 """Parameters that nearly every query has, as they are tried."""
 _CHOSEN = {
-    "candidate": "halved",
+    "candidate": "half",
     "tensor": "v",
-    "layer": "12",
+    "layer": "3",
     "kv_head": "1",
     "workload": "chat",
     "phase": "prefill",
-    "source": SAMPLE,
+    "source": "biased",
     "top": "3",
     "width": "64",
     "by": "prompt",
@@ -227,12 +223,12 @@ _CHOSEN = {
     "min_requests": "5",
     "min_tokens": "20",
     "margin_db": "1",
-    "baseline": "all-per-head",
-    "per_head": "all-per-head",
+    "baseline": "per-tensor",
+    "per_head": "per-head",
     "limit": "0.05",
     "intervals": "false",
 }
-"""Parameter → a value other than its default, that the sample's run knows."""
+"""Parameter → a value other than its default, that the run of the second base knows."""
 
 
 def _queries_with(queries: Queries) -> list[Command]:

@@ -1,8 +1,8 @@
-"""Runs `python -m kvtrace …` many times, and imports torch, numba and DuckDB only once.
+"""Runs `python -m kvtrace …` many times, and imports torch, numba, DuckDB and kvtrace only once.
 
-It imports what others wrote, then forks for every command, which imports all of kvtrace as a shell's would.
-A line of JSON in is a command, a line of JSON out what became of it. It runs with the PYTHONPATH of the side
-that it serves, so it imports nothing of the package that it lies in.
+Every command runs in a fork. What it imported, the server imports afterwards, so that the next one need not;
+names are learnt, none is known here. A line of JSON in is a command, a line of JSON out what became of it. It
+runs with the PYTHONPATH of the side that it serves, so it imports nothing of the package that it lies in.
 """
 
 from __future__ import annotations
@@ -17,35 +17,15 @@ import traceback
 import warnings
 from typing import Any
 
-HEAVY = (
-    "numpy",
-    "pyarrow.parquet",
-    "pyarrow.compute",
-    "duckdb",
-    "torch",
-    "numba",
-    "scipy.stats",
-    "pydantic",
-    "zarr",
-    "numcodecs",
-    "typer",
-    "rich.console",
-    "jinja2",
-    "vl_convert",
-    "safetensors",
-)
-"""A name that is not installed is passed over; a command that needs it says so itself."""
-
 
 def serve() -> None:
     """Answer commands until the input ends."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in HEAVY:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
+
+
+_KNOWN = set(sys.modules)
+"""Modules that are here, or that cannot be imported by their name."""
 
 
 def run(command: dict[str, Any]) -> dict[str, Any]:
@@ -53,11 +33,26 @@ def run(command: dict[str, Any]) -> dict[str, Any]:
 
     command: `argv`, `cwd`, `env` (added to this process's), `stdout` and `stderr` (files to write).
     """
+    learnt, told = os.pipe()
     child = os.fork()
     if child == 0:
-        os._exit(_inside(command))
+        code = _inside(command)
+        os.write(told, "\n".join(sys.modules.keys() - _KNOWN).encode())
+        os._exit(code)
+    os.close(told)
+    with os.fdopen(learnt) as names:
+        _learn(names.read().splitlines())
     _, status, usage = os.wait4(child, 0)
     return {"exit": os.waitstatus_to_exitcode(status), "cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def _learn(names: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in sorted(set(names) - _KNOWN):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    _KNOWN.update(names)
 
 
 def _inside(command: dict[str, Any]) -> int:

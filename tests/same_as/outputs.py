@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from same_as.parts import file_parts, made_files, printed_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from same_as.commands import Case, Command
@@ -43,8 +44,8 @@ class Output:
             return {"unreadable": f"{error}\n"}
 
 
-def case_outputs(side: Side, case: Case, inputs: Path, *, keep: bool) -> dict[str, Output]:
-    """Run the commands in a copy of the case's inputs; return the outputs by name.
+def case_outputs(side: Side, case: Case, inputs: Path, *, keep: bool) -> Iterator[Output]:
+    """Run the commands in a copy of the case's inputs, and yield what each printed and wrote.
 
     Files are named after the command that makes them: `sample/replay/run/cells.parquet`.
     """
@@ -53,14 +54,11 @@ def case_outputs(side: Side, case: Case, inputs: Path, *, keep: bool) -> dict[st
         shutil.copytree(inputs / case.name, folder)
     else:
         folder.mkdir(parents=True)
-    found: dict[str, Output] = {}
     for command in case.commands:
         name = f"{case.name}/{command.name}"
         ended = side.run(command.argv, folder, command.columns)
-        found[name] = Output(name, side, command, ended["exit"], (ended["stdout"], ended["stderr"]))
+        yield Output(name, side, command, ended["exit"], (ended["stdout"], ended["stderr"]))
         for file, path in made_files(command, folder):
-            place = f"{name}/{file}"
-            found[place] = Output(place, side, command, None, (path.read_bytes(), b""))
+            yield Output(f"{name}/{file}", side, command, None, (path.read_bytes(), b""))
     if not keep:
         shutil.rmtree(folder)
-    return found
