@@ -13,12 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from same_as import pairs, plant
 from same_as.allowed import Allowed, AllowedError, read_allowed
+from same_as.commands import Case, Command
 from same_as.compare import Compared, compare
+from same_as.outputs import Output
 from same_as.page import page_parts
 from same_as.parts import table_values, tensor_values
+from same_as.side import Side
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -195,3 +200,50 @@ def test_a_page_is_its_data_its_text_and_its_queries_and_not_its_scripts() -> No
         "sql": "SELECT 1\n",
         "data": [{"arrays": {"kind": "f8", "shape": [2], "data": [0.5, None]}}],
     }
+
+
+def test_outputs_are_paired_by_name_within_a_case_and_one_sides_own_stay_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "base": {"one": ["a", "b", "c"], "two": ["d"]},
+        "tree": {"one": ["a", "new", "c"], "two": ["d", "e"]},
+    }
+
+    def outputs(side: Side, case: Case, inputs: Path, *, keep: bool) -> Iterator[Output]:
+        for name in given[side.name][case.name]:
+            yield Output(name, side, Command(name, ""), 0, (b"", b""))
+
+    monkeypatch.setattr(pairs, "case_outputs", outputs)
+    sides = (Side("base", tmp_path, tmp_path), Side("tree", tmp_path, tmp_path))
+    found = pairs.paired_outputs(sides, [Case("one", ()), Case("two", ())], tmp_path, keep=False)
+    names = [(before and before.name, after and after.name) for before, after in found]
+    assert names == [("a", "a"), ("b", None), ("c", "c"), (None, "new"), ("d", "d"), (None, "e")]
+
+
+def test_paths_of_the_two_sides_are_no_difference(tmp_path: Path) -> None:
+    base = Side("base", tmp_path / "source", tmp_path / "base")
+    tree = Side("tree", tmp_path / "repository", tmp_path / "tree")
+    command = Command("x", "report x")
+
+    def printed(side: Side, text: str) -> Output:
+        return Output("x", side, command, 2, (b"", f"{side.work}/x.kvtrace: {text}".encode()))
+
+    assert printed(base, "no such trace").same_bytes(printed(tree, "no such trace"))
+    assert not printed(base, "no such trace").same_bytes(printed(tree, "not a trace"))
+    assert compare("x", printed(base, "a").parts(), printed(tree, "b").parts(), []).shown[2:] == (
+        "-<work>/x.kvtrace: a",
+        "+<work>/x.kvtrace: b",
+    )
+
+
+def test_faults_are_planted_with_what_tests_incidents_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = plant.all_incidents()[:1]
+    monkeypatch.setattr(plant, "all_incidents", lambda: first)
+    plant.main(str(tmp_path))
+    described = json.loads(capsys.readouterr().out)
+    assert described["artifacts"] == ["shipped"]
+    folder = tmp_path / described["name"]
+    assert sorted(path.name for path in folder.iterdir()) == ["incident.kvtrace", "shipped"]

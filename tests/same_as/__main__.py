@@ -7,6 +7,7 @@ inputs, made by the commit's code; only the command line is used, so anything in
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -42,6 +43,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="leave what both sides wrote in this new folder")
     options = parser.parse_args()
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     try:
         allowed = read_allowed(options.differences)
     except AllowedError as error:
