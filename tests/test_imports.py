@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "stats": {"errors", "runs"},
     "gate": {"errors", "plain_text", "sample_size", "query", "stats", "runs"},
     "diagnosis": {"errors", "plain_text", "query", "stats", "runs"},
-    "report": {"errors", "plain_text", "diagnosis", "gate", "query", "stats", "runs"},
+    "report": {"errors", "plain_text", "diagnosis", "gate", "query", "stats", "runs", "trace"},
 }
 """Part of kvtrace → the other parts it may import. `commands`, `cli`, `api` and `schemas` may import
 everything."""
