@@ -10,7 +10,7 @@ from kvtrace.report.wording import count, number, percent, span
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.diagnosis import Finding
+    from kvtrace.findings.finding import Finding
     from kvtrace.report.sections import (
         CandidateSummary,
         Head,

@@ -12,7 +12,7 @@ from kvtrace.report.wording import count, decibel, ended, percent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.diagnosis import Finding
+    from kvtrace.findings.finding import Finding
     from kvtrace.report.sections import Report
 
 MAX_LINES: Final = 40

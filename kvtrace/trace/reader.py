@@ -23,7 +23,7 @@ from kvtrace.trace.format import (
     SamplingRecord,
     TraceRecord,
 )
-from kvtrace.trace.repair_record import REPAIR_FILE, RepairRecord
+from kvtrace.trace.repair.record import REPAIR_FILE, RepairRecord
 from kvtrace.trace.requests import (
     COPY_OR_REPAIR,
     read_covered,
