@@ -130,7 +130,7 @@ def chosen_setup(
 
     Raises InputError: an unknown name or layer, or no captured layer is left to quantize.
     """
-    from kvtrace.evaluation.candidate import EngineSetup, default_setup
+    from kvtrace.candidates.candidate import EngineSetup, default_setup
     from kvtrace.numerics import find_engine, find_pair
 
     setup = default_setup(traces) if engine is None else EngineSetup(find_engine(engine).name)

@@ -49,8 +49,8 @@ def _repair(trace: Path, new: Path | None, *, verify: bool, force: bool, wants_j
         raise InputError("--repair needs -o NEW, the name of the new trace, such as NAME-repaired.kvtrace")
     if verify or force:
         raise InputError("--repair rereads everything and never overwrites: leave out --verify and --force")
-    from kvtrace.trace.repair import repair_trace
-    from kvtrace.trace.repair_text import repair_text
+    from kvtrace.trace.repair.repair import repair_trace
+    from kvtrace.trace.repair.text import repair_text
 
     found = repair_trace(trace, new)
     typer.echo(

@@ -11,7 +11,7 @@ from kvtrace.trace.cache_dtypes import quantized_names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.diagnosis import Finding
+    from kvtrace.findings.finding import Finding
     from kvtrace.report.sections import (
         CandidateSummary,
         Head,

@@ -7,7 +7,7 @@ from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kvtrace.diagnosis import diagnose
+from kvtrace.findings.diagnose import diagnose
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.report.intervals import intervals_of
 from kvtrace.report.sections import (

@@ -13,7 +13,7 @@ from kvtrace.trace.cache_dtypes import quantized_names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.diagnosis import Finding
+    from kvtrace.findings.finding import Finding
     from kvtrace.report.sections import Report
 
 MAX_LINES: Final = 40

@@ -11,7 +11,8 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import ConfigDict
 
-from kvtrace.diagnosis import Finding, HeadLoss, Verdict  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.findings.diagnose import HeadLoss, Verdict  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.findings.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.report.intervals import Intervals  # noqa: TC001
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 

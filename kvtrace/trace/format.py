@@ -13,7 +13,7 @@
         reserve           space that the writer gives back when it fails; gone after an orderly end
         rows/kv/{request,position,step,sampling_id}    [row]
         layers/NN/{k,v}                                [row, kv_head, head_dim]
-      repair.json         only in a repaired trace: what was lost (`kvtrace.trace.repair_record`)
+      repair.json         only in a repaired trace: what was lost (`kvtrace.trace.repair.record`)
       profile/, profile-groups/    only after a replay: counts over all of it (`kvtrace.trace.profile_format`)
 
 Every record is *sealed*: it carries `crc32c`, the checksum of itself without that key (`seal`). Every chunk

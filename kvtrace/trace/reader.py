@@ -25,7 +25,7 @@ from kvtrace.trace.format import (
     TraceRecord,
 )
 from kvtrace.trace.platforms import platform_of
-from kvtrace.trace.repair_record import REPAIR_FILE, RepairRecord
+from kvtrace.trace.repair.record import REPAIR_FILE, RepairRecord
 from kvtrace.trace.requests import (
     COPY_OR_REPAIR,
     read_covered,

@@ -17,7 +17,7 @@ from kvtrace.trace.format import (
     Record,
     SamplingRecord,
 )
-from kvtrace.trace.repair_record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.trace.repair.record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.requests import read_lines_commit
 from kvtrace.trace.strata import PHASES
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.byte_text import byte_text
 from kvtrace.plain_text import plain
-from kvtrace.trace.repair_text import loss_lines
+from kvtrace.trace.repair.text import loss_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
