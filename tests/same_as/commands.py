@@ -18,7 +18,7 @@ class Command:
     name: str
     arguments: str
     """As a shell takes them."""
-    reads: Literal["text", "json"] = "text"
+    reads: Literal["text", "json", "csv"] = "text"
     """How its stdout is compared."""
     makes: tuple[str, ...] = ()
     """Files, or folders of files, that are compared too."""
