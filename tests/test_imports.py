@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "query": {"errors", "plain_text", "runs"},
     "stats": {"errors", "runs"},
     "gate": {"errors", "plain_text", "sample_size", "query", "stats", "runs"},
-    "diagnosis": {"errors", "plain_text", "query", "stats", "runs"},
+    "diagnosis": {"errors", "numerics", "plain_text", "query", "stats", "runs"},
     "report": {"errors", "plain_text", "diagnosis", "gate", "query", "stats", "runs"},
 }
 """Part of kvtrace → the other parts it may import. `commands`, `cli`, `api` and `schemas` may import

@@ -6,13 +6,14 @@ import argparse
 import difflib
 import inspect
 import json
+import re
 import statistics
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
+from vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
 from vllm_prompts import HAYSTACK, labelled
 
 from kvtrace.scales import load_artifact
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from kvtrace.scales import ScaleArtifact
 
-pytestmark = pytest.mark.vllm_full
+pytestmark = pytest.mark.vllm
 
 KVTRACE = Path(__file__).parents[2] / ".venv/bin/kvtrace"
 ENGINE = {"max_model_len": 1024, "max_num_seqs": 4, "seed": 0, "enforce_eager": True}
@@ -51,9 +52,10 @@ for one in REQUESTS:
 class Served:
     """One engine's run of all requests: the prompts' NLL, and the trace."""
 
-    def __init__(self, folder: Path, checkpoint: Path) -> None:
+    def __init__(self, folder: Path, checkpoint: Path, **arguments: str) -> None:
         engine: dict[str, Any] = {
             **ENGINE,
+            **arguments,
             "kv_transfer_config": connector(folder / "traces", position_stride=4),
         }
         finished = run_offline(folder, checkpoint, engine, [REQUESTS], **ONE_PROCESS)
@@ -69,9 +71,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def good_checkpoint(folder: Path, model: Path) -> Path:
+def bf16(folder: Path, model: Path) -> Served:
+    return Served(folder / "bf16", model)
+
+
+@pytest.fixture(scope="module")
+def good_checkpoint(folder: Path, model: Path, bf16: Served) -> Path:
     """Calibrated on the BF16 engine's own traffic."""
-    bf16 = Served(folder / "bf16", model)
     print(f"prompt NLL, bf16 cache: {bf16.nll:.3f}")
     return calibrated(bf16.trace, folder / "good", model, headroom=1)
 
@@ -91,11 +97,17 @@ def bad_checkpoint(folder: Path, model: Path, good_checkpoint: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bad(folder: Path, bad_checkpoint: Path) -> Served:
-    return Served(folder / "bad-run", bad_checkpoint)
+    """Under `auto`, vLLM's default, which it resolves to FP8 since config.json declares it."""
+    return Served(folder / "bad-run", bad_checkpoint, kv_cache_dtype="auto")
 
 
 def values_of(artifact: ScaleArtifact) -> dict[tuple[int, str], list[float]]:
     return {(scale.layer, scale.tensor): list(scale.values) for scale in artifact.scales}
+
+
+def layer_dtypes(served: Served) -> set[str]:
+    """Return the cache dtypes that the engine's layers had in effect."""
+    return {layer["kv_cache_dtype"] for layer in StoredTrace(served.trace).layers}
 
 
 def kvtrace(*arguments: object) -> str:
@@ -112,11 +124,33 @@ def calibrated(trace: Path, out: Path, model: Path, *, headroom: float) -> Path:
     return out
 
 
+def test_the_checkpoint_with_scales_8_times_too_small_served_as_advised_has_the_likelihood_of_bf16(
+    folder: Path, bf16: Served, bad_checkpoint: Path, bad: Served
+) -> None:
+    """The flag is the report's, word for word; `auto`, under which the trace was made, is no way out."""
+    assert layer_dtypes(bad) == {"fp8"}
+    assert bad.nll > bf16.nll + 1
+    report = json.loads(kvtrace("report", bad.trace, "--json"))
+    clips = [one["action"] for one in report["findings"] if one["id"] in {"k-clips", "v-clips"}]
+    ((flag, dtype),) = {
+        found for action in clips for found in re.findall(r"--(kv-cache-dtype) (\w+)", action)
+    }
+    served = Served(folder / "advised", bad_checkpoint, **{flag.replace("-", "_"): dtype})
+    print(
+        f"prompt NLL, bf16 cache: {bf16.nll:.4f}; scales / {TOO_SMALL}, auto: {bad.nll:.4f}, "
+        f"{dtype}: {served.nll:.4f}"
+    )
+    assert layer_dtypes(served) == {dtype}
+    assert served.nll == pytest.approx(bf16.nll, rel=1e-4)
+
+
+@pytest.mark.vllm_full
 def test_scales_8_times_too_small_ruin_the_prompts_likelihood(good: Served, bad: Served) -> None:
     print(f"prompt NLL, calibrated scales: {good.nll:.3f}; scales / {TOO_SMALL}: {bad.nll:.3f}")
     assert bad.nll > good.nll + 1
 
 
+@pytest.mark.vllm_full
 def test_the_report_on_the_incidents_trace_names_clipping_the_worst_layers_and_the_fix(bad: Served) -> None:
     report = json.loads(kvtrace("report", bad.trace, "--json"))
     verdict, first = report["verdict"], report["findings"][0]
@@ -129,6 +163,7 @@ def test_the_report_on_the_incidents_trace_names_clipping_the_worst_layers_and_t
     assert {finding["id"] for finding in report["findings"]} >= {"k-clips", "v-clips"}
 
 
+@pytest.mark.vllm_full
 def test_scales_calibrated_on_the_incidents_trace_bring_the_likelihood_back(
     folder: Path, model: Path, good: Served, bad: Served
 ) -> None:
@@ -138,6 +173,7 @@ def test_scales_calibrated_on_the_incidents_trace_bring_the_likelihood_back(
     assert mended.nll == pytest.approx(good.nll, rel=0.02)
 
 
+@pytest.mark.vllm_full
 def test_scales_that_the_engine_never_loads_are_the_first_thing_said(
     folder: Path, good_checkpoint: Path, model: Path
 ) -> None:
