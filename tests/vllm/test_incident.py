@@ -47,18 +47,26 @@ REQUESTS = [
 ]
 for one in REQUESTS:
     one["sampling"]["prompt_logprobs"] = 0
+FEW = REQUESTS[::5]
+"""Of both modules and the repetition: enough to see scales 8 times too small."""
 
 
 class Served:
     """One engine's run of all requests: the prompts' NLL, and the trace."""
 
-    def __init__(self, folder: Path, checkpoint: Path, **arguments: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        checkpoint: Path,
+        requests: list[dict[str, Any]] = REQUESTS,
+        **arguments: str,
+    ) -> None:
         engine: dict[str, Any] = {
             **ENGINE,
             **arguments,
             "kv_transfer_config": connector(folder / "traces", position_stride=4),
         }
-        finished = run_offline(folder, checkpoint, engine, [REQUESTS], **ONE_PROCESS)
+        finished = run_offline(folder, checkpoint, engine, [requests], **ONE_PROCESS)
         assert finished.returncode == 0, finished.stderr[-3000:]
         (answers,) = json.loads((folder / "out.json").read_text())["rounds"]
         self.nll = statistics.mean(answer["prompt_nll"] for answer in answers)
@@ -71,13 +79,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bf16(folder: Path, model: Path) -> Served:
-    return Served(folder / "bf16", model)
-
-
-@pytest.fixture(scope="module")
-def good_checkpoint(folder: Path, model: Path, bf16: Served) -> Path:
+def good_checkpoint(folder: Path, model: Path) -> Path:
     """Calibrated on the BF16 engine's own traffic."""
+    bf16 = Served(folder / "bf16", model)
     print(f"prompt NLL, bf16 cache: {bf16.nll:.3f}")
     return calibrated(bf16.trace, folder / "good", model, headroom=1)
 
@@ -89,16 +93,29 @@ def good(folder: Path, good_checkpoint: Path) -> Served:
 
 @pytest.fixture(scope="module")
 def bad_checkpoint(folder: Path, model: Path, good_checkpoint: Path) -> Path:
-    artifact = load_artifact(good_checkpoint)
-    small = {key: [value / TOO_SMALL for value in values] for key, values in values_of(artifact).items()}
-    save_checkpoint(folder / "bad", model, small)
-    return folder / "bad"
+    return too_small(good_checkpoint, folder / "bad", model)
 
 
 @pytest.fixture(scope="module")
 def bad(folder: Path, bad_checkpoint: Path) -> Served:
-    """Under `auto`, vLLM's default, which it resolves to FP8 since config.json declares it."""
-    return Served(folder / "bad-run", bad_checkpoint, kv_cache_dtype="auto")
+    return Served(folder / "bad-run", bad_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def few_in_bf16(folder: Path, model: Path) -> Served:
+    return Served(folder / "few-bf16", model, FEW)
+
+
+@pytest.fixture(scope="module")
+def too_small_checkpoint(folder: Path, model: Path, few_in_bf16: Served) -> Path:
+    fitting = calibrated(few_in_bf16.trace, folder / "fitting", model, headroom=1)
+    return too_small(fitting, folder / "too-small", model)
+
+
+def too_small(fitting: Path, out: Path, model: Path) -> Path:
+    values = values_of(load_artifact(fitting))
+    save_checkpoint(out, model, {key: [one / TOO_SMALL for one in some] for key, some in values.items()})
+    return out
 
 
 def values_of(artifact: ScaleArtifact) -> dict[tuple[int, str], list[float]]:
@@ -108,6 +125,14 @@ def values_of(artifact: ScaleArtifact) -> dict[tuple[int, str], list[float]]:
 def layer_dtypes(served: Served) -> set[str]:
     """Return the cache dtypes that the engine's layers had in effect."""
     return {layer["kv_cache_dtype"] for layer in StoredTrace(served.trace).layers}
+
+
+def advised(*report: object) -> tuple[str, str]:
+    """Return the flag, and its value, of all findings that something clips."""
+    findings = json.loads(kvtrace("report", *report, "--json"))["findings"]
+    actions = [one["action"] for one in findings if one["id"] in {"k-clips", "v-clips"}]
+    (found,) = {found for one in actions for found in re.findall(r"--(kv-cache-dtype) (\w+)", one)}
+    return found
 
 
 def kvtrace(*arguments: object) -> str:
@@ -125,23 +150,24 @@ def calibrated(trace: Path, out: Path, model: Path, *, headroom: float) -> Path:
 
 
 def test_the_checkpoint_with_scales_8_times_too_small_served_as_advised_has_the_likelihood_of_bf16(
-    folder: Path, bf16: Served, bad_checkpoint: Path, bad: Served
+    folder: Path, few_in_bf16: Served, too_small_checkpoint: Path
 ) -> None:
-    """The flag is the report's, word for word; `auto`, under which the trace was made, is no way out."""
-    assert layer_dtypes(bad) == {"fp8"}
-    assert bad.nll > bf16.nll + 1
-    report = json.loads(kvtrace("report", bad.trace, "--json"))
-    clips = [one["action"] for one in report["findings"] if one["id"] in {"k-clips", "v-clips"}]
-    ((flag, dtype),) = {
-        found for action in clips for found in re.findall(r"--(kv-cache-dtype) (\w+)", action)
-    }
-    served = Served(folder / "advised", bad_checkpoint, **{flag.replace("-", "_"): dtype})
-    print(
-        f"prompt NLL, bf16 cache: {bf16.nll:.4f}; scales / {TOO_SMALL}, auto: {bad.nll:.4f}, "
-        f"{dtype}: {served.nll:.4f}"
-    )
+    flag, dtype = advised(few_in_bf16.trace, "--scales", too_small_checkpoint)
+    served = Served(folder / "advised", too_small_checkpoint, FEW, **{flag.replace("-", "_"): dtype})
+    print(f"prompt NLL, bf16 cache: {few_in_bf16.nll:.4f}; scales / {TOO_SMALL}, {dtype}: {served.nll:.4f}")
     assert layer_dtypes(served) == {dtype}
-    assert served.nll == pytest.approx(bf16.nll, rel=1e-4)
+    assert served.nll == pytest.approx(few_in_bf16.nll, rel=1e-4)
+
+
+def test_the_same_checkpoint_under_auto_does_not_and_its_report_advises_the_same(
+    folder: Path, few_in_bf16: Served, too_small_checkpoint: Path
+) -> None:
+    """`auto` is vLLM's default, which becomes FP8 where config.json declares it."""
+    served = Served(folder / "auto", too_small_checkpoint, FEW, kv_cache_dtype="auto")
+    print(f"prompt NLL, bf16 cache: {few_in_bf16.nll:.4f}; scales / {TOO_SMALL}, auto: {served.nll:.4f}")
+    assert layer_dtypes(served) == {"fp8"}
+    assert served.nll > few_in_bf16.nll + 1
+    assert advised(served.trace) == ("kv-cache-dtype", "bfloat16")
 
 
 @pytest.mark.vllm_full
