@@ -174,7 +174,7 @@ def _artifact_scales(
         artifact,
         num_layers=model.num_layers,
         kv_heads_per_layer=heads,
-        engine=setup.engine,
+        loader=setup.engine,
         backend=setup.backend,
         tp=setup.tp,
         kv_cache_dtype="fp8_e5m2" if setup.fp8_format == "e5m2" else "fp8_e4m3",

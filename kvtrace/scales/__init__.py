@@ -3,7 +3,7 @@
     from kvtrace.scales import load_artifact, resolve
 
     artifact = load_artifact("checkpoint/")  # ArtifactError: nothing there can be read
-    resolved = resolve(artifact, num_layers=30, kv_heads_per_layer=3)  # also engine=, backend=, tp=
+    resolved = resolve(artifact, num_layers=30, kv_heads_per_layer=3)  # also loader=, backend=, tp=
     resolved.require_valid()  # InvalidCandidateError: 0, NaN, inf, another model, an engine crash
     resolved.scale(layer, kv_head, "k")  # .value is a float, .origin is "file:key" or "unit: why"
     resolved.granularity, resolved.note  # as applied; what a reader must know, or None

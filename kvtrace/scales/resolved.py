@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Literal
 
 from kvtrace.errors import InvalidCandidateError
 from kvtrace.plain_text import plain
+from kvtrace.scales.loaders.loader import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from kvtrace.scales.artifact import Granularity
+    from kvtrace.scales.loaders.loader import Loader
 
-EngineName = Literal["vllm", "sglang", "tensorrt-llm"]
 NoteKind = Literal[
     "crash",  # the engine would not start, or would die
     "silent-default",  # the engine uses 1.0 and does not say in which layer
@@ -31,10 +32,10 @@ NoteKind = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSetup:
-    """The engine that loads the artifact, as far as it shapes the scales."""
+class LoaderSetup:
+    """What loads the artifact, as far as it shapes the scales."""
 
-    engine: EngineName = "vllm"
+    loader: Loader = VLLM
     backend: str | None = None
     """Attention backend by the engine's own name; None: one that honours scales per head."""
     tp: int = 1
@@ -75,10 +76,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedScales:
-    """Scales in effect under one engine setup."""
+    """Scales in effect under one setup of the loader."""
 
     path: Path
-    setup: EngineSetup
+    setup: LoaderSetup
     granularity: Granularity
     """As applied: `attn_head` only where heads really get values of their own."""
     scales: Mapping[tuple[int, int, str], EffectiveScale]

@@ -14,6 +14,8 @@ class Engine:
     """How one engine turns K and V into FP8 codes: x over scale, perhaps rounded, then cast to the format."""
 
     name: str
+    product: str
+    """What serves with it, as a trace names it: `vllm`, `sglang`."""
     formats: tuple[str, ...]
     """Names of the formats its write path offers; the first is its default."""
     rounding: Rounding

@@ -14,6 +14,7 @@ from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="vllm-cpu",
+    product="vllm",
     formats=("e4m3fn", "e5m2"),
     rounding="truncate",
     exactness="byte for byte equal to the operator of vLLM 0.32",

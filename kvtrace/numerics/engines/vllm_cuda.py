@@ -11,6 +11,7 @@ from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="vllm-cuda",
+    product="vllm",
     formats=("e4m3fn", "e5m2"),
     rounding="nearest",
     exactness="bit-exact by the rules of its source",

@@ -13,6 +13,7 @@ from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="vllm-triton",
+    product="vllm",
     formats=("e4m3fn", "e5m2", "e4m3fnuz"),
     rounding="nearest",
     exactness="within 2 ulp of the quotient: Triton's division is not correctly rounded",
