@@ -10,7 +10,7 @@ import numpy as np
 from kvtrace.candidates.candidate import captured_setup
 from kvtrace.errors import InputError, InvalidCandidateError
 from kvtrace.numerics import find_pair
-from kvtrace.numerics.backends import REFUSING_PER_HEAD, find_backend, why_not
+from kvtrace.numerics.backends import find_backend, why_not
 from kvtrace.numerics.online import SCALE_BYTES
 from kvtrace.scales import resolve
 
@@ -181,7 +181,11 @@ def _artifact_scales(
         fnuz=setup.fp8_format == "e4m3fnuz",
     )
     resolved.require_valid()
-    if resolved.notes_of("collapsed") and setup.engine in REFUSING_PER_HEAD:
+    if (
+        resolved.notes_of("collapsed")
+        and setup.backend
+        and not find_backend(setup.backend).starts_with_scales_per_head(setup.engine)
+    ):
         raise InvalidCandidateError(
             f"backend {setup.backend} takes no scale per head, and {artifact.name} has them: vLLM refuses to "
             "start with both on a GPU; give another --backend, or scales per tensor"

@@ -18,4 +18,5 @@ ENGINE: Final = Engine(
     rounding="nearest",
     exactness="by the rules of its source; a scale kept as a bf16 tensor would be rounded first",
     rounds_quotient=("bfloat16", "float16"),
+    kernel="divide-and-round",
 )

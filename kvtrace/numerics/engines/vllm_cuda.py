@@ -15,4 +15,5 @@ ENGINE: Final = Engine(
     formats=("e4m3fn", "e5m2"),
     rounding="nearest",
     exactness="bit-exact by the rules of its source",
+    kernel="divide",
 )

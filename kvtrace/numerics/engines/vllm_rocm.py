@@ -18,4 +18,5 @@ ENGINE: Final = Engine(
     rounding="nearest",
     exactness="by the rules of its source; not compared with an AMD GPU",
     rounds_quotient=("float16",),
+    kernel="divide-and-round",
 )

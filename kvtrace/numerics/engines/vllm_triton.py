@@ -17,4 +17,5 @@ ENGINE: Final = Engine(
     formats=("e4m3fn", "e5m2", "e4m3fnuz"),
     rounding="nearest",
     exactness="within 2 ulp of the quotient: Triton's division is not correctly rounded",
+    kernel="divide",
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.numerics.backends import honours_per_head
 from kvtrace.scales.loaders.contract import HeadLayout, LayerScales, loaded
 from kvtrace.scales.resolved import EffectiveScale, Note
 
@@ -86,18 +87,6 @@ def scheme_notes(artifact: ScaleArtifact) -> Iterator[Note]:
 def strategy_of(artifact: ScaleArtifact) -> str:
     """Return the declared strategy; without a configuration, the one that the shapes show."""
     return artifact.scheme.strategy or artifact.granularity
-
-
-def honours_per_head(backend: str | None) -> bool:
-    """Whether an attention backend takes one scale per head: FlashAttention (3 and later) alone.
-
-    None stands for a backend that does. vLLM on CUDA refuses to start others with per-head scales, the CPU
-    and older versions use the maximum.
-    """
-    if backend is None:
-        return True
-    name = backend.upper().replace("_", "").replace("-", "")
-    return name.startswith(("FLASHATTN", "FLASHATTENTION", "FA3", "FA4")) and "MLA" not in name
 
 
 def _per_head(
