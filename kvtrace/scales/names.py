@@ -27,8 +27,10 @@ _OF_WEIGHTS: Final = re.compile(
 )
 _OF_KV: Final = re.compile(
     r"(?:^|[._])(?:q|k|v|kv|qkv|key|value|query|output|cache|attn|prob)[a-z_.]*"
-    r"(?:scal(?:e|es|ing)|amax|zero_point)[a-z_]*$"
+    r"(?:scal(?:e|es|ing)|amax|zero_point)[a-z_0-9]*$",
+    re.IGNORECASE,
 )
+_OF_A_PARAMETER: Final = re.compile(r"\.(?:weight|data|value|[0-9]+)$")
 _METHODS_WITH_OUTPUT_SCALE: Final = ("fp8", "quark")
 
 
@@ -80,7 +82,10 @@ def resembles_kv_scale(name: str) -> bool:
 
     >>> resembles_kv_scale("layers.0.self_attn.key_scale"), resembles_kv_scale("layers.0.k_proj.weight_scale")
     (True, False)
+    >>> resembles_kv_scale("layers.0.attn.k_scale_0"), resembles_kv_scale("layers.0.attn.v_scale.weight")
+    (True, True)
     """
+    name = _OF_A_PARAMETER.sub("", name)
     last = name.rsplit(".", 1)[-1]
     return _OF_WEIGHTS.match(last) is None and _OF_KV.search(name) is not None
 

@@ -125,6 +125,10 @@ def test_names_that_match_no_rule_are_kept_and_weight_scales_are_not(tmp_path: P
         "model.layers.0.self_attn.key_scale": 0.5,
         "model.layers.0.attention.v_cache_scale": 0.5,
         "model.layers.0.self_attn.v_proj.v_scale_inv": 0.5,
+        "model.layers.0.self_attn.v_scale_1": 0.5,
+        "model.layers.0.self_attn.v_scale.weight": 0.5,
+        "model.layers.0.self_attn.V_Scale": 0.5,
+        "model.layers.0.self_attn.k_proj.weight_scale_2": 0.5,
         "model.layers.0.self_attn.k_proj.weight_scale": 0.5,
         "model.layers.0.self_attn.k_proj.input_scale": 0.5,
         "model.layers.0.self_attn.k_proj.weight_scale_inv": 0.5,
@@ -138,6 +142,9 @@ def test_names_that_match_no_rule_are_kept_and_weight_scales_are_not(tmp_path: P
             "model.layers.0.self_attn.key_scale",
             "model.layers.0.attention.v_cache_scale",
             "model.layers.0.self_attn.v_proj.v_scale_inv",
+            "model.layers.0.self_attn.v_scale_1",
+            "model.layers.0.self_attn.v_scale.weight",
+            "model.layers.0.self_attn.V_Scale",
         ]
     )
     assert [s.key for s in artifact.scales] == ["model.layers.0.self_attn.k_scale"]
