@@ -81,5 +81,5 @@ def _bind(candidate: Candidate, sources: Mapping[str, Trace]) -> BoundCandidate:
         if applied is not None:
             scales[source] = applied
     if not scales:
-        return BoundCandidate(candidate, {}, "no captured engine had an FP8 cache")
+        return BoundCandidate(candidate, {}, "no captured engine had a static FP8 cache")
     return BoundCandidate(candidate, scales)

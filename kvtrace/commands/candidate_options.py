@@ -53,7 +53,7 @@ ENGINE = Annotated[
     typer.Option(
         "--engine",
         help=f"Numerics to replay: {_listed(ENGINES)}. "
-        f"Default: the captured engine's if its cache was FP8, else {DEFAULT_ENGINE}.",
+        f"Default: the captured engine's if its cache was static FP8, else {DEFAULT_ENGINE}.",
         show_default=False,
     ),
 ]
