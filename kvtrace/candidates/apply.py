@@ -164,6 +164,7 @@ def _artifact_scales(
     # The model's head count, corrected where a captured layer has another one.
     heads = dict.fromkeys(range(model.num_layers), model.num_kv_heads)
     heads |= {index: max(layer.kv_heads) + 1 for index, layer in trace.layers.items()}
+    _, fmt = find_pair(setup.engine, setup.fp8_format)
     resolved = resolve(
         artifact,
         num_layers=model.num_layers,
@@ -171,8 +172,8 @@ def _artifact_scales(
         loader=setup.engine,
         backend=setup.backend,
         tp=setup.tp,
-        kv_cache_dtype="fp8_e5m2" if setup.fp8_format == "e5m2" else "fp8_e4m3",
-        fnuz=setup.fp8_format == "e4m3fnuz",
+        kv_cache_dtype=fmt.vllm_dtype,
+        fnuz=fmt.is_fnuz,
     )
     resolved.require_valid()
     if (

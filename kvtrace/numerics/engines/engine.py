@@ -33,6 +33,12 @@ class Engine:
     """From where on values are clipped follows from it, and the cast where the engine has none of its own."""
     exactness: str
     """What is known about equality with the engine, for people."""
+    platforms: tuple[str, ...] = ()
+    """Of `kvtrace.trace.platforms`: where its product's backends can write so."""
+    default_on: str | None = None
+    """The platform on which a backend that kvtrace does not know is taken to write so."""
+    writes_native_format: bool = False
+    """It stores the platform's own E4M3, whatever cache dtype was asked for."""
     multiplies: bool = False
     """x · (1/scale) in float32, instead of x / scale."""
     rounds_quotient: tuple[str, ...] = ()

@@ -17,6 +17,8 @@ ENGINE: Final = Engine(
     formats=("e4m3fn", "e4m3fnuz"),
     rounding="nearest",
     exactness="by the rules of its source; not compared with an AMD GPU",
+    platforms=("rocm",),
+    default_on="rocm",
     rounds_quotient=("float16",),
     kernel="divide-and-round",
 )
