@@ -81,7 +81,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class ScaleArtifact:
-    """Scales as shipped, before any engine has touched them."""
+    """Scales as shipped, before any loader has touched them."""
 
     path: Path
     format: Format

@@ -1,4 +1,4 @@
-"""Tensor name → layer and tensor, by the rules that engines use.
+"""Tensor name → layer and tensor, by the rules that loaders use.
 
 Source of the rules: vLLM 0.32, the mapping of KV-cache scale names in its weight loader, and the suffix maps
 of its fp8 and Quark methods.
@@ -73,7 +73,7 @@ def output_tensor(name: str) -> ScaleTensor | None:
 
 
 def is_zero_point(name: str) -> bool:
-    """Whether this is a zero point: engines load and ignore it, since only symmetric scales are supported."""
+    """Whether this is a zero point: loaders read and ignore it, since only symmetric scales are supported."""
     return _ZERO_POINT.search(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""From an artifact to the scales an engine would use: the one place where loaders' rules are applied."""
+"""From an artifact to the scales that a loader would give: the one place where loaders' rules are applied."""
 
 from __future__ import annotations
 

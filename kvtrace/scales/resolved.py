@@ -1,4 +1,4 @@
-"""What an engine makes of an artifact: one scale per layer, global KV head and tensor, and what happened on
+"""What a loader makes of an artifact: one scale per layer, global KV head and tensor, and what happened on
 the way.
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from kvtrace.scales.loaders.loader import Loader
 
 NoteKind = Literal[
-    "crash",  # the engine would not start, or would die
-    "silent-default",  # the engine uses 1.0 and does not say in which layer
+    "crash",  # the loader would not start, or would die
+    "silent-default",  # the loader uses 1.0 and does not say in which layer
     "collapsed",  # per-head values become their maximum
     "duplicated",  # K's scale is used for V
-    "dropped-name",  # the engine does not know the tensor's name
+    "dropped-name",  # the loader does not know the tensor's name
     "not-fp8",  # the cache is not FP8, or has scales of its own
     "other-model",  # layers or heads differ from the model's
     "information",
@@ -37,7 +37,7 @@ class LoaderSetup:
 
     loader: Loader = VLLM
     backend: str | None = None
-    """Attention backend by the engine's own name; None: one that honours scales per head."""
+    """Attention backend by the product's own name; None: one that honours scales per head."""
     tp: int = 1
     kv_cache_dtype: str = "fp8"
     fnuz: bool = False
@@ -54,7 +54,7 @@ class EffectiveScale:
 
     @property
     def is_default(self) -> bool:
-        """Whether the engine falls back to 1.0 here."""
+        """Whether the loader falls back to 1.0 here."""
         return self.origin.startswith("unit")
 
     @property
@@ -67,7 +67,7 @@ class EffectiveScale:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something the engine does with the artifact that its author may not expect."""
+    """Something the loader does with the artifact that its author may not expect."""
 
     kind: NoteKind
     text: str
@@ -122,7 +122,7 @@ class ResolvedScales:
         )
 
     def require_valid(self) -> None:
-        """Raise InvalidCandidateError where the engine would crash or the artifact belongs to another
+        """Raise InvalidCandidateError where the loader would crash or the artifact belongs to another
         model.
         """
         if self.invalid_reason:

@@ -1,7 +1,7 @@
 """compressed-tensors, as llm-compressor writes it: `…self_attn.{k,v}_scale`, one value or one per head.
 
 `quantization_config.kv_cache_scheme` in config.json declares it; `strategy` is `tensor` or `attn_head`.
-Checkpoints of the first generation hold `…{k,v}_proj.output_scale` instead, which engines of today no longer
+Checkpoints of the first generation hold `…{k,v}_proj.output_scale` instead, which loaders of today no longer
 map.
 Source: compressed-tensors 0.20, llm-compressor 0.14.
 """

@@ -1,4 +1,4 @@
-"""A checkpoint without KV-cache scales: every engine uses 1.0."""
+"""A checkpoint without KV-cache scales: every loader uses 1.0."""
 
 from __future__ import annotations
 
