@@ -179,7 +179,7 @@ def _artifact_scales(
     if (
         resolved.notes_of("collapsed")
         and setup.backend
-        and not find_backend(setup.backend).starts_with_scales_per_head(setup.engine)
+        and find_backend(setup.backend).refuses_per_head_on(setup.engine)
     ):
         raise InvalidCandidateError(
             f"backend {setup.backend} takes no scale per head, and {artifact.name} has them: vLLM refuses to "

@@ -30,9 +30,9 @@ class Backend:
     aliases: tuple[str, ...] = ()
     """Names that the product has used for it before."""
 
-    def starts_with_scales_per_head(self, engine: str) -> bool:
-        """Return whether the product that some numerics belong to starts with it and scales per head."""
-        return self.per_head != "refuses" or find_engine(engine).product != "vllm"
+    def refuses_per_head_on(self, engine: str) -> bool:
+        """Return whether the product of some numerics does not start with it and scales per head."""
+        return self.per_head == "refuses" and find_engine(engine).product == "vllm"
 
 
 BACKENDS: Final = (
@@ -84,14 +84,23 @@ def honours_per_head(name: str | None) -> bool:
     return name is None or (found is not None and found.per_head == "honours")
 
 
-def refuses_per_head(name: str) -> bool:
-    """Return whether a backend is known as one that vLLM does not start with scales per head.
+def starts_per_head(name: str) -> bool | None:
+    """Return whether vLLM starts a backend with scales per head, whatever the cache dtype.
 
-    >>> refuses_per_head("flashinfer"), refuses_per_head("cpu-attn"), refuses_per_head("one of next year")
-    (True, False, False)
+    None: it depends, as with FlashAttention, which takes them from version 3 on, or is not known.
+    Source: vLLM 0.32: `Attention.__init__` asks for them where `kv_cache_scheme` has the strategy attn_head.
+
+    >>> starts_per_head("cpu-attn"), starts_per_head("flashinfer")
+    (True, False)
+    >>> starts_per_head("flash-attn"), starts_per_head("one of next year")
+    (None, None)
     """
     found = _known(name)
-    return found is not None and found.per_head == "refuses"
+    if found is None or found.per_head == "honours":
+        return None
+    if found.per_head == "refuses":
+        return False
+    return True if any(find_engine(engine).product == "vllm" for engine in found.engines) else None
 
 
 def why_not(engine: str, backend: str | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvtrace.numerics import ENGINES
-from kvtrace.numerics.backends import BACKENDS, find_backend, honours_per_head, refuses_per_head
+from kvtrace.numerics.backends import BACKENDS, find_backend, honours_per_head, starts_per_head
 
 
 @pytest.mark.parametrize(
@@ -31,16 +31,17 @@ def test_flash_attention_alone_honours_scales_per_head_and_an_unknown_backend_ne
     assert honouring == {"FLASH_ATTN", "FLASH_ATTN_DIFFKV", "FA3", "FA4"}
     assert honours_per_head(None)
     assert not honours_per_head("FLASH_ATTN_MLA")
-    assert not refuses_per_head("FLASH_ATTN_MLA")
+    assert starts_per_head("FLASH_ATTN_MLA") is None
 
 
 def test_vllm_refuses_scales_per_head_on_a_gpu_and_takes_the_maximum_on_a_cpu() -> None:
-    refusing = {one.name for one in BACKENDS if refuses_per_head(one.name)}
+    refusing = {one.name for one in BACKENDS if starts_per_head(one.name) is False}
     by_vllm = {one.name for one in BACKENDS if any(name.startswith("vllm-") for name in one.engines)}
     assert refusing == by_vllm - {"FLASH_ATTN", "FLASH_ATTN_DIFFKV", "CPU_ATTN"}
+    assert [one.name for one in BACKENDS if starts_per_head(one.name)] == ["CPU_ATTN"]
 
 
 def test_a_backend_that_two_products_share_is_refused_by_vllm_alone() -> None:
     flashinfer = find_backend("FLASHINFER")
-    assert not flashinfer.starts_with_scales_per_head("vllm-cuda")
-    assert flashinfer.starts_with_scales_per_head("sglang")
+    assert flashinfer.refuses_per_head_on("vllm-cuda")
+    assert not flashinfer.refuses_per_head_on("sglang")
