@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvtrace.findings.artifact.finding import Finding
 from kvtrace.findings.artifact.scales_not_loaded import is_same, largest_of_rank, live_scales
 from kvtrace.numerics.backends import starts_per_head
+from kvtrace.scales.loaders.loader import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     layers = sorted({layer for layer, _, _ in live}) or sorted({n for note in notes for n in note.layers})
     setup = context.resolved.setup
     # What a traced engine did is done: an older vLLM started.
-    if not live and setup.engine == "vllm" and starts_per_head(setup.backend or "") is False:
+    if not live and setup.loader is VLLM and starts_per_head(setup.backend or "") is False:
         severity: Severity = "error"
         message = (
             f"backend {setup.backend} takes no scale per head: from 0.28 on vLLM does not start with both on "
