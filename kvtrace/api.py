@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kvtrace.evaluation import ServingSetup
+    from kvtrace.candidates import ServingSetup
     from kvtrace.report.sections import Report
     from kvtrace.runs.record import RunRecord
 

@@ -1,6 +1,6 @@
 """A candidate: one row of a comparison, such as an artifact's scales as one engine would apply them.
 
-One class per kind, each in a file of its own, with `scales_for` to write; `kinds` lists them. What a kind
+One class per kind, each in a file of its own, with `scales_for` to write; `KINDS` lists them. What a kind
 does not have stays None.
 """
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kvtrace.candidates.kinds import standard_candidates
+from kvtrace.candidates import standard_candidates
 from kvtrace.errors import InputError
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES
 from kvtrace.scales import load_artifact
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from kvtrace.candidates.candidate import Candidate
-    from kvtrace.candidates.setup import ServingSetup
+    from kvtrace.candidates import Candidate, ServingSetup
     from kvtrace.runs.manifest import SuppliedManifest
     from kvtrace.runs.record import PolicyStamp
     from kvtrace.trace.reader import Trace

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtrace.candidates.setup import ServingSetup
     from kvtrace.evaluation.magnitudes import MagnitudeCounts
     from kvtrace.evaluation.sums import CellSums, TensorSums, Vectors
     from kvtrace.evaluation.sweep import SweepSums
@@ -116,20 +115,20 @@ def magnitude_columns(source: str, one: MagnitudeCounts) -> dict[str, Any]:
 
 def sweep_columns(source: str, sweep: SweepSums) -> dict[str, Any]:
     """Return every layer, K and V, together: few rows, and a write costs as much as a hundred of them."""
-    tables = [_swept(source, sweep.setup, sums, scale) for sums, scale in sweep.tensors]
+    tables = [_swept(source, sweep, sums, scale) for sums, scale in sweep.tensors]
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
 def _swept(
-    source: str, setup: ServingSetup, sums: TensorSums, scale: NDArray[np.float32]
+    source: str, sweep: SweepSums, sums: TensorSums, scale: NDArray[np.float32]
 ) -> dict[str, NDArray[Any]]:
     step, head = np.nonzero(scale > 0)
     values, errors, count = sums.values, sums.errors, len(step)
-    covered = scale * np.float32(find_format(setup.fp8_format).max_value)
+    covered = scale * np.float32(find_format(sweep.format).max_value)
     return {
         "source": np.full(count, source, object),
-        "engine": np.full(count, setup.engine, object),
-        "format": np.full(count, setup.fp8_format, object),
+        "engine": np.full(count, sweep.engine, object),
+        "format": np.full(count, sweep.format, object),
         "layer": np.full(count, sums.layer),
         "kv_head": np.array(sums.kv_heads)[head],
         "tensor": np.full(count, sums.tensor, object),

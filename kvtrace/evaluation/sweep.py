@@ -34,7 +34,8 @@ LOG2_MULTIPLES: Final = tuple(step / 2 for step in range(-8, 25))
 class SweepSums:
     """What the scales of a sweep do in every layer, K and V."""
 
-    setup: ServingSetup
+    engine: str
+    format: str
     tensors: tuple[tuple[TensorSums, NDArray[np.float32]], ...]
     """The sums, all cells as one and the multiples as candidates; the scales, [multiple, kv_head], 0 where
     there is none."""
@@ -50,7 +51,7 @@ def sweep(profile: StoredProfile, applied: Sequence[AppliedScales], device: str)
     if setup is None:
         return None
     found = worked_on(lambda tensor: _sums(tensor, setup, device), profile.tensors(), num_threads(device))
-    return SweepSums(setup, tuple(found))
+    return SweepSums(setup.engine, setup.fp8_format, tuple(found))
 
 
 def _sums(tensor: TensorProfile, setup: ServingSetup, device: str) -> tuple[TensorSums, NDArray[np.float32]]:

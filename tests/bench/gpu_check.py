@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from kvtrace.candidates import GivenScales, ServingSetup
 from kvtrace.errors import DeviceError
-from kvtrace.evaluation import GivenScales, ServingSetup
 from kvtrace.evaluation.device import choose_device
 from kvtrace.evaluation.direct import replay_directly
 from kvtrace.evaluation.profiled import replay_profile

@@ -22,7 +22,8 @@ sys.path[:0] = [str(Path(__file__).parent)]
 
 from big_trace import repeat_sample  # noqa: E402
 
-from kvtrace.evaluation import Bf16, GivenScales, ReplayRequest, replay  # noqa: E402
+from kvtrace.candidates import Bf16, GivenScales  # noqa: E402
+from kvtrace.evaluation import ReplayRequest, replay  # noqa: E402
 from kvtrace.trace.reader import open_trace  # noqa: E402
 
 

@@ -11,17 +11,10 @@ import pytest
 from support.fabricate import fabricate_trace, request
 
 from kvtrace.calibration.save import save_scales
+from kvtrace.candidates import ArtifactScales, Bf16, GivenScales, ServingSetup, standard_candidates
 from kvtrace.candidates.captured import captured_setup
 from kvtrace.errors import NoValidCandidateError
-from kvtrace.evaluation import (
-    ArtifactScales,
-    Bf16,
-    GivenScales,
-    ReplayRequest,
-    ServingSetup,
-    replay,
-    standard_candidates,
-)
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.report.answer import candidate_answer
 from kvtrace.report.build import build_report
 from kvtrace.runs.open import open_run

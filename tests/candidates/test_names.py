@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
 
-from kvtrace.candidates.bind import bind_candidates
-from kvtrace.errors import InputError, NoValidCandidateError
-from kvtrace.evaluation import (
+from kvtrace.candidates import (
     ArtifactScales,
     EffectiveScales,
     GivenScales,
@@ -21,6 +19,8 @@ from kvtrace.evaluation import (
     UnitScales,
     standard_candidates,
 )
+from kvtrace.candidates.bind import bind_candidates
+from kvtrace.errors import InputError, NoValidCandidateError
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
 

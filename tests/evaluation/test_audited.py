@@ -11,7 +11,8 @@ from incidents.bench import new_bench, times
 
 from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
-from kvtrace.evaluation import ReplayRequest, ServingSetup, replay, standard_candidates
+from kvtrace.candidates import ServingSetup, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.artifact.report import scales_report
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace

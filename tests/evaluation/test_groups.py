@@ -18,9 +18,10 @@ from kvtrace.calibration.calibrate import calibrate
 from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.calibration.write import write_calibration
+from kvtrace.candidates import ArtifactScales, Bf16, GivenScales, OnlineScales
 from kvtrace.commands.report import report
 from kvtrace.errors import InputError, IntegrityError, ReplayMismatchError
-from kvtrace.evaluation import ArtifactScales, Bf16, GivenScales, OnlineScales, ReplayRequest, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.ready import ready_profile
 from kvtrace.profile.store import find_profile, write_profile

@@ -9,8 +9,9 @@ import torch
 from support.fabricate import bits, fabricate_trace, request
 from support.fp8_oracle import GRIDS, values_of_bits
 
+from kvtrace.candidates import Bf16, OnlineScales
 from kvtrace.errors import InputError
-from kvtrace.evaluation import Bf16, OnlineScales, ReplayRequest, per_token_head, replay
+from kvtrace.evaluation import ReplayRequest, per_token_head, replay
 from kvtrace.numerics.elementwise import online_round_trip
 from kvtrace.numerics.online import ONLINE_POLICIES
 from kvtrace.trace.reader import open_trace

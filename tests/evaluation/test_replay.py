@@ -12,6 +12,14 @@ from safetensors import safe_open
 from support.fabricate import bits, fabricate_trace, request
 from support.replay_oracle import COUNTS, SQUARES, expected_cells
 
+from kvtrace.candidates import (
+    ArtifactScales,
+    Bf16,
+    GivenScales,
+    ServingSetup,
+    UnitScales,
+    standard_candidates,
+)
 from kvtrace.errors import (
     DeviceError,
     InputError,
@@ -19,16 +27,7 @@ from kvtrace.errors import (
     NoValidCandidateError,
     OutputExistsError,
 )
-from kvtrace.evaluation import (
-    ArtifactScales,
-    Bf16,
-    GivenScales,
-    ReplayRequest,
-    ServingSetup,
-    UnitScales,
-    replay,
-    standard_candidates,
-)
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.numerics import FORMATS
 from kvtrace.runs.record import RunRecord
 from kvtrace.scales import load_artifact

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.fabricate import fabricate_trace, request
 
-from kvtrace.evaluation import Bf16, GivenScales, OnlineScales, ReplayRequest, ServingSetup, replay
+from kvtrace.candidates import Bf16, GivenScales, OnlineScales, ServingSetup
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
 
-from kvtrace.evaluation import Bf16, GivenScales, ReplayRequest, ServingSetup, replay
+from kvtrace.candidates import Bf16, GivenScales, ServingSetup
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.trace.reader import open_trace
 from tests.evaluation.test_replay import GIVEN, make_tensors, make_trace, rows_of
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kvtrace.candidates import GivenScales
 from kvtrace.errors import ReplayMismatchError
-from kvtrace.evaluation import GivenScales, ReplayRequest, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.evaluation.direct import replay_directly
 from kvtrace.evaluation.sums import Vectors, sums_alone
 from kvtrace.evaluation.verify import VectorCheck, check_equal

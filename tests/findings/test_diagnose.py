@@ -16,7 +16,8 @@ from support.fabricate_run import fabricate_run, read_tables, run_record, source
 from support.run_cli import kvtrace
 
 from kvtrace.calibration.recipe import Recipe
-from kvtrace.evaluation import ReplayRequest, replay, standard_candidates
+from kvtrace.candidates import standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.diagnose import RULES, diagnose
 from kvtrace.findings.wording import percent
 from kvtrace.query import connect_with_views, run_sql

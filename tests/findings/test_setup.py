@@ -9,7 +9,8 @@ import pytest
 from incidents.bench import Bench, new_bench
 
 from kvtrace.calibration.recipe import Recipe
-from kvtrace.evaluation import ReplayRequest, ServingSetup, replay, standard_candidates
+from kvtrace.candidates import ServingSetup, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.diagnose import diagnose
 from kvtrace.report.build import build_report
 from kvtrace.report.html.verdict import verdict_parts

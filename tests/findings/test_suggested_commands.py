@@ -10,7 +10,8 @@ from incidents import all_incidents
 from incidents.bench import new_bench
 from support.run_cli import kvtrace
 
-from kvtrace.evaluation import ReplayRequest, ServingSetup, replay, standard_candidates
+from kvtrace.candidates import ServingSetup, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.diagnose import diagnose
 from kvtrace.report.build import build_report
 from kvtrace.report.markdown import report_markdown

@@ -11,8 +11,9 @@ from support.fabricate import bits, fabricate_trace, request
 from support.fp8_oracle import values_of_bits
 from typer.testing import CliRunner
 
+from kvtrace.candidates import Bf16, OnlineScales
 from kvtrace.cli import app
-from kvtrace.evaluation import Bf16, OnlineScales, ReplayRequest, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.report.json import read_report, report_json
 from kvtrace.trace.reader import open_trace
 from tests.commands.test_check import invoke

@@ -22,7 +22,8 @@ from kvtrace.calibration.magnitudes import Magnitudes
 from kvtrace.calibration.recipe import Recipe, scale_by
 from kvtrace.calibration.save import save_checkpoint, save_scales
 from kvtrace.calibration.write import write_calibration
-from kvtrace.evaluation import ReplayRequest, ServingSetup, replay, standard_candidates
+from kvtrace.candidates import ServingSetup, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.artifact.report import scales_report
 from kvtrace.findings.diagnose import Diagnosis, diagnose
 from kvtrace.runs.open import open_run

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fabricate import bits, fabricate_trace, request
 
+from kvtrace.candidates import GivenScales, ServingSetup
 from kvtrace.errors import IntegrityError, ReplayMismatchError
-from kvtrace.evaluation import GivenScales, ReplayRequest, ServingSetup, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.evaluation import gpu_kernel as evaluation_gpu_kernel
 from kvtrace.evaluation.direct import replay_directly
 from kvtrace.evaluation.evaluate import evaluate_tensor
@@ -359,7 +360,8 @@ class TestStored:
         script = textwrap.dedent(
             """
             import os, signal, sys
-            from kvtrace.evaluation import Bf16, ReplayRequest, replay
+            from kvtrace.candidates import Bf16
+            from kvtrace.evaluation import ReplayRequest, replay
             from kvtrace.trace.reader import open_trace
 
             def kill(done, total):

@@ -13,8 +13,9 @@ import pytest
 from support.fabricate import fabricate_trace, request
 from support.run_cli import kvtrace
 
+from kvtrace.candidates import Bf16, OnlineScales
 from kvtrace.errors import InputError, IntegrityError
-from kvtrace.evaluation import Bf16, OnlineScales, ReplayRequest, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.profile import ready
 from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.ready import ready_profile
