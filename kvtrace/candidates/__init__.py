@@ -54,7 +54,7 @@ def standard_candidates(
     *,
     against: Path | None = None,
 ) -> list[Candidate]:
-    """Return bf16, effective (where an engine had an FP8 cache), unit, one per artifact, one per policy.
+    """Return bf16, effective (where a cache was static FP8), unit, one per artifact, one per policy.
 
     setup: one for all; None: `default_setup`. policies: names that `OnlineScales` takes; a repeated one
     counts once. against: a checkpoint that those of the artifacts are compared with.

@@ -66,7 +66,11 @@ def static_scales(
     applied = {key: None if is_skipped[key] else _float32(value) for key, value in values.items()}
     stated = {key: "skipped" if is_skipped[key] else origin for key, origin in origins.items()}
     _require_usable(applied, stated, setup)
-    is_what_ran = trace.has_fp8_cache and applied == effective_values(trace) and is_written_by(setup, trace)
+    is_what_ran = (
+        trace.cache_kind == "static_fp8"
+        and applied == effective_values(trace)
+        and is_written_by(setup, trace)
+    )
     return AppliedScales(
         candidate,
         applied,

@@ -29,7 +29,9 @@ class Bf16(Candidate):
         """Return no scale for any head."""
         values = dict.fromkeys(scale_keys(trace))
         origins = dict.fromkeys(values, "unquantized")
-        return AppliedScales(self, values, origins, None, None, hypothetical=trace.has_fp8_cache)
+        return AppliedScales(
+            self, values, origins, None, None, hypothetical=trace.cache_kind != "unquantized"
+        )
 
     @classmethod
     def among(cls, asked: Asked) -> Iterator[Self]:  # noqa: ARG003 -- it is there in any case

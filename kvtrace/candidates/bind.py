@@ -74,7 +74,7 @@ def _scales_in(candidate: Candidate, sources: Mapping[str, Trace]) -> dict[str, 
         if applied is not None:
             found[source] = applied
     if not found:
-        raise InvalidCandidateError("no captured engine had an FP8 cache")
+        raise InvalidCandidateError("no captured engine had a static FP8 cache")
     return found
 
 

@@ -8,38 +8,43 @@ import numpy as np
 
 from kvtrace.candidates.setup import DEFAULT_SETUP, ServingSetup
 from kvtrace.errors import InputError
-from kvtrace.numerics.backends import find_backend
+from kvtrace.numerics import ENGINES, find_engine
+from kvtrace.numerics.vllm_platforms import fp8_format_on, numerics_on
+from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.trace.reader import Trace
+    from kvtrace.trace.reader import MergedLayer, Trace
 
 ScaleKey = tuple[int, int, str]
 """(layer, global kv_head, "k" | "v")."""
 
 
 def default_setup(traces: Sequence[Trace]) -> ServingSetup:
-    """Return the captured engine's numerics if its cache was FP8, else those of vLLM on CUDA."""
-    with_fp8 = [trace for trace in traces if trace.has_fp8_cache]
+    """Return the captured engine's numerics if its cache was static FP8, else those of vLLM on CUDA."""
+    with_fp8 = [trace for trace in traces if trace.cache_kind == "static_fp8"]
     return captured_setup(with_fp8[0]) if with_fp8 else DEFAULT_SETUP
 
 
 def captured_setup(trace: Trace) -> ServingSetup:
-    """Return the numerics of the engine that wrote the trace.
+    """Return the numerics and the format in which the engine wrote the trace's static FP8 layers.
 
-    Raises InputError: its cache dtype or device is one that kvtrace cannot replay.
+    Raises InputError: there is no such layer, one was written in a way that kvtrace cannot replay, or two in
+    different ways.
     """
-    dtypes = {layer.kv_cache_dtype for layer in trace.layers.values() if layer.has_fp8_cache}
-    dtype, device = min(dtypes, default="fp8"), trace.record.engine.device.split(":")[0]
-    engines = {"cpu": "vllm-cpu", "cuda": "vllm-cuda", "rocm": "vllm-rocm", "hip": "vllm-rocm"}
-    formats = {"fp8": "e4m3fn", "fp8_e4m3": "e4m3fn", "fp8_e5m2": "e5m2"}
-    if device not in engines or dtype not in formats or len(dtypes) > 1:
+    found: dict[ServingSetup, list[str]] = {}
+    for layer in trace.layers.values():
+        if layer.cache_kind != "unquantized":
+            setup = _setup_of(layer, trace)
+            found.setdefault(setup, []).append(f"layer {layer.index} on {plain(layer.backend, 30)}")
+    if len(found) != 1:
+        ways = "; ".join(f"{one.engine} in {one.format}: {layers[0]}" for one, layers in found.items())
         raise InputError(
-            f"{trace.path}: its engine ran on {device} with cache dtype {', '.join(sorted(dtypes))}, "
-            "for which kvtrace has no numerics; choose the ones to replay with --engine"
+            f"{trace.path}: its layers were written in {len(found)} ways ({ways or 'none is FP8'}), and a "
+            "replay has one; choose it with --engine and --fp8-format"
         )
-    return ServingSetup(engines[device], formats[dtype])
+    return next(iter(found))
 
 
 def effective_values(trace: Trace) -> dict[ScaleKey, float | None]:
@@ -48,7 +53,9 @@ def effective_values(trace: Trace) -> dict[ScaleKey, float | None]:
     for layer in trace.layers.values():
         for tensor, scales in (("k", layer.k_scale), ("v", layer.v_scale)):
             for head, value in zip(layer.kv_heads, scales, strict=True):
-                values[layer.index, head, tensor] = float(np.float32(value)) if layer.has_fp8_cache else None
+                values[layer.index, head, tensor] = (
+                    float(np.float32(value)) if layer.cache_kind == "static_fp8" else None
+                )
     return values
 
 
@@ -58,19 +65,33 @@ def is_written_by(setup: ServingSetup, trace: Trace) -> bool:
         captured = captured_setup(trace)
     except InputError:  # kvtrace has no numerics for it
         return False
-    if setup.fp8_format != captured.fp8_format:
-        return False
-    backends = {layer.backend for layer in trace.layers.values() if layer.has_fp8_cache}
-    return setup.engine == captured.engine or all(
-        setup.engine in _engines_of(backend, trace.record.engine.name) for backend in backends
+    return (setup.engine, setup.fp8_format) == (captured.engine, captured.fp8_format)
+
+
+def _setup_of(layer: MergedLayer, trace: Trace) -> ServingSetup:
+    engine, platform = trace.record.engine, trace.platform
+    where = f"{trace.path}: its engine ran on {plain(engine.device, 60)!r}"
+    if platform is None:
+        raise InputError(
+            f"{where}, which tells no platform that kvtrace knows (cuda, rocm, cpu); choose the numerics to "
+            f"replay with --engine: {', '.join(ENGINES)}"
+        )
+    numerics = numerics_on(platform, layer.backend)
+    if numerics is not None and layer.cache_kind == "static_fp8":
+        # vLLM's Triton write stores the platform's own format, whatever name was asked for
+        # (0.32, triton_reshape_and_cache_flash).
+        is_e5m2 = layer.kv_cache_dtype == "fp8_e5m2" and numerics != "vllm-triton"
+        native = fp8_format_on(platform, engine.device, engine.compute_capability)
+        if not is_e5m2 and native is None:
+            raise InputError(
+                f"{where}, which does not tell whether its FP8 is e4m3fnuz (AMD's gfx94x) or e4m3fn; choose "
+                f"with --engine {numerics} --fp8-format"
+            )
+        setup = ServingSetup(numerics, "e5m2" if is_e5m2 else native)
+        if setup.format in find_engine(numerics).formats:
+            return setup
+    raise InputError(
+        f"{where} ({plain(platform, 20)}) with cache dtype {plain(layer.kv_cache_dtype, 30)} on backend "
+        f"{plain(layer.backend, 30)}, for which kvtrace has no numerics; choose the ones to replay with "
+        f"--engine: {', '.join(ENGINES)}"
     )
-
-
-def _engines_of(backend: str, product: str) -> tuple[str, ...]:
-    """Return the numerics that can be a backend's cache write in this product; none where it is unknown."""
-    try:
-        engines = find_backend(backend).engines
-    except InputError:
-        return ()
-    # SGLang and vLLM share the names of some backends, not their cache write.
-    return tuple(one for one in engines if product != "vllm" or one.startswith("vllm-"))

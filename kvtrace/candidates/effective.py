@@ -36,8 +36,8 @@ class EffectiveScales(Candidate):
         return cls(captured_setup(trace))
 
     def scales_for(self, trace: Trace) -> AppliedScales | None:
-        """Return what the trace's engine used; None where its cache was not FP8."""
-        if not trace.has_fp8_cache:
+        """Return what the trace's engine used; None where its cache was not static FP8."""
+        if trace.cache_kind != "static_fp8":
             return None
         self.setup.require_possible()
         values = effective_values(trace)
@@ -46,6 +46,6 @@ class EffectiveScales(Candidate):
 
     @classmethod
     def among(cls, asked: Asked) -> Iterator[Self]:
-        """Yield one if any trace's cache was FP8."""
-        if any(trace.has_fp8_cache for trace in asked.traces):
+        """Yield one if any trace's cache was static FP8."""
+        if any(trace.cache_kind == "static_fp8" for trace in asked.traces):
             yield cls(asked.setup)

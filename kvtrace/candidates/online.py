@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kvtrace.candidates.applied import AppliedScales, scale_keys
 from kvtrace.candidates.candidate import Candidate
 from kvtrace.numerics.online import SCALE_BYTES, find_policy
+from kvtrace.numerics.vllm_platforms import fp8_format_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,13 @@ class OnlineScales(Candidate):
             "alone"
         )
         origins = dict.fromkeys(values, self.name)
-        return AppliedScales(self, values, origins, "token_head", note, hypothetical=True)
+        return AppliedScales(self, values, origins, "token_head", note, hypothetical=not self._ran_in(trace))
+
+    def _ran_in(self, trace: Trace) -> bool:
+        """Return whether every captured layer's cache was the policy's, in the policy's format."""
+        engine, policy = trace.record.engine, self.policy
+        native = fp8_format_on(trace.platform, engine.device, engine.compute_capability)
+        return trace.cache_dtypes == (policy.vllm_dtype,) and policy.format in (native, "int8")
 
     @classmethod
     def among(cls, asked: Asked) -> Iterator[Self]:

@@ -9,8 +9,9 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvtrace.findings.artifact.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 
-SCALES_REPORT_VERSION: Final = "1.0"
+SCALES_REPORT_VERSION: Final = "1.1"
 
 
 class _Model(BaseModel):
@@ -51,6 +52,11 @@ class TraceSummary(_Model):
     num_tokens: int
     max_position: int
     has_fp8_cache: bool
+    """Static FP8, and no layer is quantized in another way."""
+    cache_kind: CacheKind
+    """Of the captured layers taken together. Since 1.1."""
+    cache_dtypes: tuple[str, ...]
+    """Distinct cache dtypes of the captured layers. Since 1.1."""
     engine: str
     """Numerics that `optimal_scale` minimizes the error of."""
 
@@ -67,7 +73,7 @@ class ScaleRow(_Model):
     """What the engine would use."""
     engine_origin: str | None
     effective_scale: float | None
-    """What the traced engine used; null where its cache was not FP8."""
+    """What the traced engine used; null where its cache was not static FP8."""
     covered_amax: float | None
     """448 × engine_scale"""
     observed_amax: float | None
