@@ -56,6 +56,7 @@ def replay(
     `scales` are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N; None: CUDA if
     there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals` does. out: where
     the run is kept; None: a temporary directory, gone with the returned object.
+    What a user should know of how it went is logged under `kvtrace`; Python shows warnings on stderr.
     Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, InputError
     where no trace is given, …
     """
