@@ -20,7 +20,7 @@ from kvtrace.trace.reader import open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvtrace.evaluation.replay import Method
+    from kvtrace.evaluation.request import Method
 
 MEASURED_BY_THE_RUN = {"clipping", "too-wide"}
 

@@ -34,7 +34,7 @@ from tests.evaluation.test_replay import CELL_OF_ROW, GIVEN, make_tensors, make_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvtrace.evaluation.source import Method
+    from kvtrace.evaluation.request import Method
     from kvtrace.trace.reader import Trace
 
 SUMS = ("num_vectors", "num_values", "num_out_of_range", "num_clipped", "num_flushed")

@@ -35,7 +35,7 @@ from kvtrace.trace.format import SamplingRecord, unseal
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
-    from kvtrace.evaluation.source import Method
+    from kvtrace.evaluation.request import Method
     from kvtrace.trace.reader import Trace
 
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
