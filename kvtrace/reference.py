@@ -46,8 +46,8 @@ def _run_tables(tables: Iterable[Table]) -> Iterator[str]:
 def _queries(queries: Iterable[Query]) -> Iterator[str]:
     yield "# The queries"
     yield ""
-    yield "`kvtrace query RUN NAME --param KEY=VALUE` runs one; each also runs by hand in the duckdb shell, as"
-    yield "its file says. Made from the headers of `queries/*.sql`."
+    yield "`kvtrace query RUN NAME --param KEY=VALUE` runs one; each also runs by hand in the duckdb shell,"
+    yield "as its file says. Made from the headers of `queries/*.sql`."
     for query in queries:
         yield from ("", f"## {query.name}", "", f"{_escaped(query.title)} Grain: {_escaped(query.grain)}", "")
         if query.parameters:
@@ -59,11 +59,7 @@ def _queries(queries: Iterable[Query]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Return a text for a table's cell.
-
-    >>> _escaped("|x / scale| > MAX")
-    '\\\\|x / scale\\\\| > MAX'
-    """
+    """Return a text for a table's cell."""
     return text.replace("|", "\\|")
 
 

@@ -17,6 +17,8 @@ from incidents import all_incidents
 from incidents.base import BASES
 from incidents.bench import new_bench
 
+from kvtrace.trace.format import TRACE_FILE, TraceRecord, seal, unseal
+
 
 def main(out: str, *names: str) -> None:
     """Plant the first incident of every set of causes, each with a seed of its own.
@@ -36,7 +38,7 @@ def main(out: str, *names: str) -> None:
         folder.mkdir(parents=True)
         bench = new_bench(number, folder, BASES[number % len(BASES)])
         one.plant(bench)
-        bench.write("incident")
+        _on_its_own_device(bench.write("incident"), bench.backend)
         described = {
             "name": name,
             "num_causes": len(one.causes),
@@ -44,6 +46,15 @@ def main(out: str, *names: str) -> None:
             "against": bench.against and bench.against.name,
         }
         print(json.dumps(described), flush=True)
+
+
+def _on_its_own_device(trace: Path, backend: str) -> None:
+    """Let the trace say that a GPU's backend ran on a GPU; benches of earlier commits say `cpu` of all."""
+    file = trace / TRACE_FILE
+    record = unseal(file.read_bytes(), TraceRecord)
+    device = "cpu" if backend == "CPU_ATTN" else "cuda"
+    engine = record.engine.model_copy(update={"device": device})
+    file.write_text(seal(record.model_copy(update={"engine": engine}), indent=1))
 
 
 if __name__ == "__main__":

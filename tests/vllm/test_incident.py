@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
+from support.vllm_fp8 import needs_fp8_cache
 from support.vllm_prompts import HAYSTACK, labelled
 
 from kvtrace.calibration.save import SCALES_FILE, save_checkpoint
@@ -159,6 +160,7 @@ def test_the_checkpoint_with_scales_8_times_too_small_served_as_advised_has_the_
     assert served.nll == pytest.approx(few_in_bf16.nll, rel=1e-4)
 
 
+@needs_fp8_cache
 def test_the_same_checkpoint_under_auto_does_not_and_its_report_advises_the_same(
     folder: Path, few_in_bf16: Served, too_small_checkpoint: Path
 ) -> None:
@@ -170,12 +172,14 @@ def test_the_same_checkpoint_under_auto_does_not_and_its_report_advises_the_same
     assert advised(served.trace) == ("kv-cache-dtype", "bfloat16")
 
 
+@needs_fp8_cache
 @pytest.mark.vllm_full
 def test_scales_8_times_too_small_ruin_the_prompts_likelihood(good: Served, bad: Served) -> None:
     print(f"prompt NLL, calibrated scales: {good.nll:.3f}; scales / {TOO_SMALL}: {bad.nll:.3f}")
     assert bad.nll > good.nll + 1
 
 
+@needs_fp8_cache
 @pytest.mark.vllm_full
 def test_the_report_on_the_incidents_trace_names_clipping_the_worst_layers_and_the_fix(bad: Served) -> None:
     report = json.loads(kvtrace("report", bad.trace, "--json"))
@@ -189,6 +193,7 @@ def test_the_report_on_the_incidents_trace_names_clipping_the_worst_layers_and_t
     assert {finding["id"] for finding in report["findings"]} >= {"k-clips", "v-clips"}
 
 
+@needs_fp8_cache
 @pytest.mark.vllm_full
 def test_scales_calibrated_on_the_incidents_trace_bring_the_likelihood_back(
     folder: Path, model: Path, good: Served, bad: Served
@@ -199,6 +204,7 @@ def test_scales_calibrated_on_the_incidents_trace_bring_the_likelihood_back(
     assert mended.nll == pytest.approx(good.nll, rel=0.02)
 
 
+@needs_fp8_cache
 @pytest.mark.vllm_full
 def test_scales_that_the_engine_never_loads_are_the_first_thing_said(
     folder: Path, good_checkpoint: Path, model: Path
