@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 3
 _REFUSED_PER_HEAD = "takes no scale per head"
-"""In the reason of `kvtrace.candidates.apply`."""
+"""In the reason of `kvtrace.candidates.artifact`."""
 
 
 def percent(share: float) -> str:

@@ -16,7 +16,8 @@ from support.fabricate_run import fabricate_run, read_tables, run_record, source
 from support.run_cli import kvtrace
 
 from kvtrace.calibration.recipe import Recipe
-from kvtrace.evaluation import replay, standard_candidates
+from kvtrace.candidates import standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.diagnose import RULES, diagnose
 from kvtrace.findings.wording import percent
 from kvtrace.query import connect_with_views, run_sql
@@ -126,7 +127,7 @@ def test_the_clip_finding_gives_the_worst_heads_own_share_of_clipped_values(tmp_
         requests=[request(number, prompt_tokens=1) for number in range(8)],
     )
     trace = open_trace(path)
-    run = replay([trace], standard_candidates([trace], []), tmp_path / "run", device="cpu")
+    run = replay(ReplayRequest([trace], standard_candidates([trace], []), device="cpu"), tmp_path / "run")
     message = of(diagnose(open_run(run)), "k-clips").message
     assert (
         "K clips in 1 of 2 heads (layer 0 head 1). Worst: layer 0 head 1 clips 6.25 % of its own" in message
@@ -158,7 +159,7 @@ def test_heads_that_lose_nothing_are_at_no_floor(tmp_path: Path) -> None:
         requests=[request(number, prompt_tokens=1) for number in range(6)],
     )
     opened = open_trace(trace)
-    run = replay([opened], standard_candidates([opened], []), tmp_path / "run", device="cpu")
+    run = replay(ReplayRequest([opened], standard_candidates([opened], []), device="cpu"), tmp_path / "run")
     assert "rounding-floor" not in {one.id for one in diagnose(open_run(run)).findings}
 
 
@@ -283,7 +284,9 @@ def test_without_an_artifact_the_default_scales_are_judged(tmp_path: Path) -> No
 def test_the_sample_is_diagnosed_as_its_artifacts_were_made(tmp_path: Path) -> None:
     trace = open_trace(SAMPLE)
     artifacts = [load_artifact(SCALES / name) for name in ("all-per-head", "halved")]
-    run = replay([trace], standard_candidates([trace], artifacts), tmp_path / "run", device="cpu")
+    run = replay(
+        ReplayRequest([trace], standard_candidates([trace], artifacts), device="cpu"), tmp_path / "run"
+    )
     diagnosis = diagnose(open_run(run))
     assert diagnosis.verdict.subject == "halved"
     assert diagnosis.verdict.sound == ("all-per-head",)

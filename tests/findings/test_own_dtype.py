@@ -14,8 +14,8 @@ from support.fabricate_run import fabricate_run, run_record, source_record
 
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.calibration.save import save_scales
-from kvtrace.candidates.candidate import EngineSetup
-from kvtrace.evaluation import from_artifact, replay
+from kvtrace.candidates import ArtifactScales, ServingSetup
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.diagnose import diagnose
 from kvtrace.findings.run.case import Case
 from kvtrace.findings.run.own_dtype import without_fp8
@@ -132,8 +132,8 @@ def clipping(folder: Path, dtype: str, backend: str, *, per_head: bool) -> Diagn
             backend=backend,
         )
     )
-    candidates = [from_artifact("shipped", load_artifact(artifact), EngineSetup("vllm-cuda"))]
-    return diagnose(open_run(replay([trace], candidates, folder / "run", device="cpu")))
+    candidates = [ArtifactScales("shipped", load_artifact(artifact), ServingSetup("vllm-cuda"))]
+    return diagnose(open_run(replay(ReplayRequest([trace], candidates, device="cpu"), folder / "run")))
 
 
 @pytest.mark.parametrize(

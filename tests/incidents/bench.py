@@ -22,7 +22,8 @@ from kvtrace.calibration.magnitudes import Magnitudes
 from kvtrace.calibration.recipe import Recipe, scale_by
 from kvtrace.calibration.save import save_checkpoint, save_scales
 from kvtrace.calibration.write import write_calibration
-from kvtrace.evaluation import EngineSetup, compared_with, replay, standard_candidates
+from kvtrace.candidates import ServingSetup, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.artifact.report import scales_report
 from kvtrace.findings.diagnose import Diagnosis, diagnose
 from kvtrace.runs.open import open_run
@@ -212,10 +213,10 @@ class Bench:
     def diagnosed(self) -> Diagnosis:
         trace = open_trace(self.write("incident"))
         artifacts = [load_artifact(path) for path in self.artifacts]
-        candidates = compared_with(
-            standard_candidates([trace], artifacts, EngineSetup("vllm-cuda")), self.against
+        candidates = standard_candidates([trace], artifacts, ServingSetup("vllm-cuda"), against=self.against)
+        return diagnose(
+            open_run(replay(ReplayRequest([trace], candidates, device="cpu"), self.folder / "run"))
         )
-        return diagnose(open_run(replay([trace], candidates, self.folder / "run", device="cpu")))
 
     def audited(self) -> ScalesReport:
         """Return what `kvtrace scales --trace` says of the last artifact."""
