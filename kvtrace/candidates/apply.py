@@ -116,9 +116,9 @@ def _check_setup(setup: EngineSetup) -> None:
         find_pair(setup.engine, setup.fp8_format)
         reason = why_not(setup.engine, setup.backend)
     except InputError as error:
-        raise InvalidCandidateError(str(error)) from error
+        raise InvalidCandidateError(str(error), "impossible-setup") from error
     if reason is not None:
-        raise InvalidCandidateError(reason)
+        raise InvalidCandidateError(reason, "impossible-setup")
 
 
 def _keys(trace: Trace) -> Iterator[ScaleKey]:
@@ -184,7 +184,8 @@ def _artifact_scales(
     if resolved.notes_of("collapsed") and setup.engine in REFUSING_PER_HEAD:
         raise InvalidCandidateError(
             f"backend {setup.backend} takes no scale per head, and {artifact.name} has them: vLLM refuses to "
-            "start with both on a GPU; give another --backend, or scales per tensor"
+            "start with both on a GPU; give another --backend, or scales per tensor",
+            "per-head-refused",
         )
     scales = {}
     for key in _keys(trace):
@@ -199,7 +200,8 @@ def _given_scales(given: Mapping[ScaleKey, float], trace: Trace) -> dict[ScaleKe
         layer, head, tensor = missing[0]
         raise InvalidCandidateError(
             f"no {tensor} scale for layer {layer}, KV head {head}, which {trace.path} has; "
-            "were the scales made for another model?"
+            "were the scales made for another model?",
+            "missing-scale",
         )
     return {key: AppliedScale(_float32(given[key]), "given") for key in _keys(trace)}
 
@@ -213,7 +215,9 @@ def _checked(key: ScaleKey, scale: AppliedScale, setup: EngineSetup) -> AppliedS
         layer, head, tensor = key
         raise InvalidCandidateError(
             f"the {tensor} scale of layer {layer}, KV head {head} is {scale.value:g} ({scale.origin}); "
-            f"expected a number > 0 and at most {largest:.2g}, so that {fmt.max_value:g} × scale is a float32"
+            f"expected a number > 0 and at most {largest:.2g}, so that {fmt.max_value:g} × scale is a "
+            "float32",
+            "unusable-value",
         )
     return scale
 

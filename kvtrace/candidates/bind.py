@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from kvtrace.candidates.apply import AppliedScales
     from kvtrace.candidates.candidate import Candidate
+    from kvtrace.errors import InvalidReason
     from kvtrace.trace.reader import Trace
 
 _MOST_NAMED: Final = 3
@@ -27,6 +28,7 @@ class BoundCandidate:
     scales: Mapping[str, AppliedScales]
     """By source; a source without an entry has no such candidate. Empty where invalid."""
     reason: str | None = None
+    reason_id: InvalidReason | None = None
 
     @property
     def hypothetical(self) -> bool:
@@ -77,9 +79,9 @@ def _bind(candidate: Candidate, sources: Mapping[str, Trace]) -> BoundCandidate:
             applied = apply_candidate(candidate, trace)
         except InvalidCandidateError as error:
             where = f" (in {source})" if len(sources) > 1 else ""
-            return BoundCandidate(candidate, {}, f"{error}{where}")
+            return BoundCandidate(candidate, {}, f"{error}{where}", error.reason)
         if applied is not None:
             scales[source] = applied
     if not scales:
-        return BoundCandidate(candidate, {}, "no captured engine had an FP8 cache")
+        return BoundCandidate(candidate, {}, "no captured engine had an FP8 cache", "no-fp8")
     return BoundCandidate(candidate, scales)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from kvtrace.calibration.magnitudes import Group, Magnitudes
 from kvtrace.errors import InvalidCandidateError
-from kvtrace.findings.artifact import MEASURED_BY_A_RUN, RULES, audit
+from kvtrace.findings.artifact.audit import audit, audit_context, unit_of
 from kvtrace.findings.artifact.observed import Observed, observe, per_unit
-from kvtrace.findings.artifact.report import audit_context, unit_of
+from kvtrace.findings.artifact.rules import RULES
 from kvtrace.numerics.captured import magnitudes_of
 from kvtrace.runs.schema import FINDINGS
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.candidates.bind import BoundCandidate
-    from kvtrace.findings.artifact.finding import Finding
+    from kvtrace.findings.finding import Finding
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.profile.store import StoredProfile
     from kvtrace.runs.write import RunWriter
@@ -72,7 +73,7 @@ def _findings(trace: Trace, one: BoundCandidate, observed: Observed | None) -> l
         )
     except InvalidCandidateError:
         return []  # heads that do not split over the ranks: the candidate's reason says so
-    return audit(context, tuple(rule for rule in RULES if rule not in MEASURED_BY_A_RUN))
+    return audit(context, [rule for rule in RULES if rule.in_run != "left out"])
 
 
 def _write(run: RunWriter, source: str, candidate: str, findings: Sequence[Finding]) -> None:
@@ -90,7 +91,9 @@ def _write(run: RunWriter, source: str, candidate: str, findings: Sequence[Findi
             "action": [finding.action for finding in findings],
             "layers": [",".join(map(str, finding.layers)) or None for finding in findings],
             "evidence": [
-                json.dumps(finding.model_dump(mode="json")["evidence"], ensure_ascii=False)
+                json.dumps(
+                    to_jsonable_python(finding.evidence[0], inf_nan_mode="strings"), ensure_ascii=False
+                )
                 for finding in findings
             ],
         },

@@ -41,6 +41,7 @@ def write_candidates(run: RunWriter, bound: Sequence[BoundCandidate]) -> None:
             "kind": [one.candidate.kind for one in bound],
             "status": ["invalid" if one.reason else "valid" for one in bound],
             "reason": [one.reason for one in bound],
+            "reason_id": [one.reason_id for one in bound],
             "hypothetical": [one.hypothetical for one in bound],
             "engine": [one.candidate.engine for one in bound],
             "format": [one.candidate.format for one in bound],

@@ -70,7 +70,9 @@ def _engine(artifact: ScaleArtifact, engine: str | None) -> EngineName:
     for known in _ENGINES:
         if engine == known or engine.startswith(f"{known}-"):
             return known
-    raise InvalidCandidateError(f"no rules are known for engine {engine!r}; there are {', '.join(_ENGINES)}")
+    raise InvalidCandidateError(
+        f"no rules are known for engine {engine!r}; there are {', '.join(_ENGINES)}", "unknown-engine"
+    )
 
 
 def _layer(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: EngineSetup) -> LayerScales:

@@ -10,7 +10,7 @@ from support.checkpoints import checkpoint, compressed, scheme
 from support.run_cli import kvtrace
 
 from kvtrace.findings.artifact import RULES
-from kvtrace.findings.artifact.report_model import ScalesReport
+from kvtrace.report.scales.model import ScalesReport
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "samples" / "smollm2-135m.kvtrace"

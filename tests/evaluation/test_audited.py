@@ -12,7 +12,7 @@ from incidents.bench import new_bench, times
 from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.evaluation import EngineSetup, replay, standard_candidates
-from kvtrace.findings.artifact.report import scales_report
+from kvtrace.report.scales.build import scales_report
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
 
