@@ -11,7 +11,7 @@ import pytest
 from support.fabricate import fabricate_trace, request
 
 from kvtrace.calibration.save import save_scales
-from kvtrace.candidates.candidate import captured_setup
+from kvtrace.candidates.candidate import Candidate, captured_setup
 from kvtrace.errors import NoValidCandidateError
 from kvtrace.evaluation import EngineSetup, bf16, from_artifact, from_scales, replay, standard_candidates
 from kvtrace.report.answer import candidate_answer
@@ -162,6 +162,34 @@ def test_scales_per_head_are_split_over_the_ranks_of_the_setup(of_artifacts: Tra
     assert found["tp 2"] == ("valid", None)
     assert found["tp 3"][0] == "invalid"
     assert "cannot be split over 3" in str(found["tp 3"][1])
+
+
+def test_a_run_says_by_an_id_why_a_candidate_is_invalid(of_artifacts: Trace, tmp_path: Path) -> None:
+    per_head, other = (load_artifact(ARTIFACTS / name) for name in ("ct_per_head", "quark"))
+    every = {
+        (layer, head, tensor): 0.5
+        for layer in range(ARTIFACT_LAYERS)
+        for head in range(ARTIFACT_HEADS)
+        for tensor in "kv"
+    }
+    save_scales(tmp_path / "shallow", {(0, tensor): (0.5,) for tensor in "kv"})
+    candidates = [
+        bf16(),
+        from_artifact("valid", per_head),
+        from_artifact("per-head-refused", per_head, EngineSetup(backend="FLASHINFER")),
+        from_artifact("unsplittable-heads", per_head, EngineSetup(tp=3)),
+        from_artifact("engine-crash", per_head, EngineSetup("vllm-cuda", "e5m2")),
+        from_artifact("impossible-setup", other, EngineSetup(backend="CPU_ATTN")),
+        from_artifact("wrong-model", load_artifact(tmp_path / "shallow")),
+        from_scales("unusable-value", every | {(0, 0, "k"): 0.0}),
+        from_scales("missing-scale", {key: one for key, one in every.items() if key != (1, 1, "v")}),
+        Candidate("no-fp8", "effective", EngineSetup()),
+    ]
+    rows = rows_of(replay([of_artifacts], candidates, tmp_path / "run"), "candidates")
+    assert {row["candidate"]: row["reason_id"] for row in rows} == {"bf16": None, "valid": None} | {
+        one.name: one.name for one in candidates[2:]
+    }
+    assert all((row["reason"] is None) is (row["reason_id"] is None) for row in rows)
 
 
 def test_the_heads_of_captured_layers_correct_the_models_number(of_artifacts: Trace, tmp_path: Path) -> None:

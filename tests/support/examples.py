@@ -136,12 +136,10 @@ def _manifest(given: Mapping[str, Any]) -> dict[str, Any]:
 def _trace(amax: PerTensor, live: PerTensor | None, path: Path) -> Trace:
     num_rows = POSITIONS * REQUESTS
     share = np.linspace(1 / (num_rows * HEAD_DIM), 1, num_rows * HEAD_DIM).reshape(num_rows, 1, HEAD_DIM)
+    largest = {(int(name[0]), name[2]): np.array(_per_head(found)) for name, found in amax.items()}
     fabricate_trace(
         path,
-        {
-            (int(name[0]), name[2]): share * np.array(_per_head(found))[:, None]
-            for name, found in amax.items()
-        },
+        {key: share * of_heads[:, None] for key, of_heads in largest.items()},
         request_of_row=[row // POSITIONS for row in range(num_rows)],
         position_of_row=[row % POSITIONS for row in range(num_rows)],
         requests=[request(number, prompt_tokens=POSITIONS) for number in range(REQUESTS)],
