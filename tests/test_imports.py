@@ -53,7 +53,7 @@ MAY_IMPORT = {
         "stats",
         "runs",
     },
-    "report": {"errors", "plain_text", "findings", "gate", "query", "stats", "runs"},
+    "report": {"errors", "plain_text", "findings", "gate", "query", "stats", "runs", "trace"},
     "report/scales": {"errors", "plain_text", "findings", "numerics", "report", "scales", "trace"},
 }
 """Part of kvtrace → the other parts it may import. `commands`, `cli`, `api` and `schemas` may import

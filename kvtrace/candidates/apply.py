@@ -10,8 +10,9 @@ import numpy as np
 from kvtrace.candidates.candidate import captured_setup
 from kvtrace.errors import InputError, InvalidCandidateError
 from kvtrace.numerics import find_pair
-from kvtrace.numerics.backends import REFUSING_PER_HEAD, find_backend, why_not
+from kvtrace.numerics.backends import REFUSING_PER_HEAD, why_not
 from kvtrace.numerics.online import SCALE_BYTES
+from kvtrace.numerics.vllm_platforms import fp8_format_on
 from kvtrace.scales import resolve
 
 if TYPE_CHECKING:
@@ -52,12 +53,13 @@ class AppliedScales:
 
 
 def apply_candidate(candidate: Candidate, trace: Trace) -> AppliedScales | None:
-    """Return the candidate's scales for the trace's layers; None: it has none here (`effective` without FP8).
+    """Return the candidate's scales for the trace's layers; None: it has none here.
 
+    That is so of `effective` where the cache was not static FP8.
     Raises InvalidCandidateError: a scale is 0, negative, NaN, inf or too large, belongs to another model, or
     the engine cannot apply it.
     """
-    if candidate.kind == "effective" and not trace.has_fp8_cache:
+    if candidate.kind == "effective" and trace.cache_kind != "static_fp8":
         return None
     if candidate.policy is not None:
         return _online(candidate.policy, trace)
@@ -80,7 +82,7 @@ def apply_candidate(candidate: Candidate, trace: Trace) -> AppliedScales | None:
         for key, scale in scales.items()
     }
     is_what_ran = (
-        trace.has_fp8_cache
+        trace.cache_kind == "static_fp8"
         and _values(scales) == _values(_effective_scales(trace))
         and _wrote(candidate.setup, trace)
     )
@@ -93,22 +95,7 @@ def _wrote(setup: EngineSetup, trace: Trace) -> bool:
         captured = captured_setup(trace)
     except InputError:  # kvtrace has no numerics for it
         return False
-    if setup.fp8_format != captured.fp8_format:
-        return False
-    backends = {layer.backend for layer in trace.layers.values() if layer.has_fp8_cache}
-    return setup.engine == captured.engine or all(
-        setup.engine in _engines_of(backend, trace.record.engine.name) for backend in backends
-    )
-
-
-def _engines_of(backend: str, product: str) -> tuple[str, ...]:
-    """Return the numerics that can be a backend's cache write in this product; none where it is unknown."""
-    try:
-        engines = find_backend(backend).engines
-    except InputError:
-        return ()
-    # SGLang and vLLM share the names of some backends, not their cache write.
-    return tuple(one for one in engines if product != "vllm" or one.startswith("vllm-"))
+    return (setup.engine, setup.fp8_format) == (captured.engine, captured.fp8_format)
 
 
 def _check_setup(setup: EngineSetup) -> None:
@@ -130,7 +117,7 @@ def _keys(trace: Trace) -> Iterator[ScaleKey]:
 
 def _unquantized(trace: Trace) -> AppliedScales:
     scales = {key: AppliedScale(None, "unquantized") for key in _keys(trace)}
-    return AppliedScales(scales, None, None, hypothetical=trace.has_fp8_cache)
+    return AppliedScales(scales, None, None, hypothetical=trace.cache_kind != "unquantized")
 
 
 def _online(policy: OnlinePolicy, trace: Trace) -> AppliedScales:
@@ -142,7 +129,14 @@ def _online(policy: OnlinePolicy, trace: Trace) -> AppliedScales:
     note = (
         f"its scales take {SCALE_BYTES} bytes per token, head and tensor: {extra} more than the codes alone"
     )
-    return AppliedScales(scales, "token_head", note, hypothetical=True)
+    return AppliedScales(scales, "token_head", note, hypothetical=not _ran_online(policy, trace))
+
+
+def _ran_online(policy: OnlinePolicy, trace: Trace) -> bool:
+    """Return whether every captured layer's cache was the policy's, in the policy's format."""
+    engine = trace.record.engine
+    native = fp8_format_on(trace.platform, engine.device, engine.compute_capability)
+    return trace.cache_dtypes == (policy.vllm_dtype,) and policy.format in (native, "int8")
 
 
 def _effective_scales(trace: Trace) -> dict[ScaleKey, AppliedScale]:
@@ -153,7 +147,7 @@ def _effective_scales(trace: Trace) -> dict[ScaleKey, AppliedScale]:
             quantized = AppliedScale(_float32(value), "effective")
             yield (
                 (layer.index, head, tensor),
-                quantized if layer.has_fp8_cache else AppliedScale(None, "skipped"),
+                quantized if layer.cache_kind == "static_fp8" else AppliedScale(None, "skipped"),
             )
 
     scales: dict[ScaleKey, AppliedScale] = {}

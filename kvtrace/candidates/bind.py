@@ -83,5 +83,5 @@ def _bind(candidate: Candidate, sources: Mapping[str, Trace]) -> BoundCandidate:
         if applied is not None:
             scales[source] = applied
     if not scales:
-        return BoundCandidate(candidate, {}, "no captured engine had an FP8 cache", "no-fp8")
+        return BoundCandidate(candidate, {}, "no captured engine had a static FP8 cache", "no-fp8")
     return BoundCandidate(candidate, scales)

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from kvtrace.errors import InputError
-from kvtrace.numerics import DEFAULT_ENGINE, find_engine
+from kvtrace.numerics import DEFAULT_ENGINE, ENGINES, find_engine
 from kvtrace.numerics.online import find_policy
+from kvtrace.numerics.vllm_platforms import fp8_format_on, numerics_on
+from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from kvtrace.findings.artifact.weights import WeightsComparison
     from kvtrace.numerics.online import OnlinePolicy
     from kvtrace.scales import ScaleArtifact
-    from kvtrace.trace.reader import Trace
+    from kvtrace.trace.reader import MergedLayer, Trace
 
 Kind = Literal["bf16", "effective", "unit", "artifact", "online"]
 ScaleKey = tuple[int, int, str]
@@ -86,11 +88,11 @@ def unit(setup: EngineSetup = EngineSetup()) -> Candidate:
 
 
 def effective(trace: Trace, setup: EngineSetup | None = None) -> Candidate | None:
-    """Return the scales that the captured engine really used; None where its cache was not FP8.
+    """Return the scales that the captured engine really used; None where its cache was not static FP8.
 
     setup: other numerics than those of the captured engine.
     """
-    if not trace.has_fp8_cache:
+    if trace.cache_kind != "static_fp8":
         return None
     return Candidate("effective", "effective", setup or captured_setup(trace))
 
@@ -119,7 +121,7 @@ def standard_candidates(
     setup: EngineSetup | None = None,
     policies: Iterable[str] = (),
 ) -> list[Candidate]:
-    """Return bf16, effective (where an engine had an FP8 cache), unit, one per artifact, one per policy.
+    """Return bf16, effective (where a cache was static FP8), unit, one per artifact, one per policy.
 
     setup: one for all; None: `default_setup`. policies: names that `online` takes; a repeated one counts
     once. Every candidate has a name of its own: an artifact called like another is numbered.
@@ -154,29 +156,61 @@ def compared_with(candidates: Sequence[Candidate], against: Path | None) -> list
 
 
 def default_setup(traces: Sequence[Trace]) -> EngineSetup:
-    """Return the captured engine's numerics if its cache was FP8, else those of vLLM on CUDA.
+    """Return the captured engine's numerics if its cache was static FP8, else those of vLLM on CUDA.
 
     One setup for all candidates: they then differ in their scales alone, and compare with what really ran.
     """
-    with_fp8 = [trace for trace in traces if trace.has_fp8_cache]
+    with_fp8 = [trace for trace in traces if trace.cache_kind == "static_fp8"]
     return captured_setup(with_fp8[0]) if with_fp8 else EngineSetup()
 
 
 def captured_setup(trace: Trace) -> EngineSetup:
-    """Return the numerics of the engine that wrote the trace.
+    """Return the numerics and the format in which the engine wrote the trace's static FP8 layers.
 
-    Raises InputError: its cache dtype or device is one that kvtrace cannot replay.
+    Raises InputError: there is no such layer, one was written in a way that kvtrace cannot replay, or two in
+    different ways.
     """
-    dtypes = {layer.kv_cache_dtype for layer in trace.layers.values() if layer.has_fp8_cache}
-    dtype, device = min(dtypes, default="fp8"), trace.record.engine.device.split(":")[0]
-    engines = {"cpu": "vllm-cpu", "cuda": "vllm-cuda", "rocm": "vllm-rocm", "hip": "vllm-rocm"}
-    formats = {"fp8": "e4m3fn", "fp8_e4m3": "e4m3fn", "fp8_e5m2": "e5m2"}
-    if device not in engines or dtype not in formats or len(dtypes) > 1:
+    found: dict[EngineSetup, list[str]] = {}
+    for layer in trace.layers.values():
+        if layer.cache_kind != "unquantized":
+            setup = _setup_of(layer, trace)
+            found.setdefault(setup, []).append(f"layer {layer.index} on {plain(layer.backend, 30)}")
+    if len(found) != 1:
+        ways = "; ".join(f"{one.engine} in {one.format}: {layers[0]}" for one, layers in found.items())
         raise InputError(
-            f"{trace.path}: its engine ran on {device} with cache dtype {', '.join(sorted(dtypes))}, "
-            "for which kvtrace has no numerics; choose the ones to replay with --engine"
+            f"{trace.path}: its layers were written in {len(found)} ways ({ways or 'none is FP8'}), and a "
+            "replay has one; choose it with --engine and --fp8-format"
         )
-    return EngineSetup(engines[device], formats[dtype])
+    return next(iter(found))
+
+
+def _setup_of(layer: MergedLayer, trace: Trace) -> EngineSetup:
+    engine, platform = trace.record.engine, trace.platform
+    where = f"{trace.path}: its engine ran on {plain(engine.device, 60)!r}"
+    if platform is None:
+        raise InputError(
+            f"{where}, which tells no platform that kvtrace knows (cuda, rocm, cpu); choose the numerics to "
+            f"replay with --engine: {', '.join(ENGINES)}"
+        )
+    numerics = numerics_on(platform, layer.backend)
+    if numerics is not None and layer.cache_kind == "static_fp8":
+        # vLLM's Triton write stores the platform's own format, whatever name was asked for
+        # (0.32, triton_reshape_and_cache_flash).
+        is_e5m2 = layer.kv_cache_dtype == "fp8_e5m2" and numerics != "vllm-triton"
+        native = fp8_format_on(platform, engine.device, engine.compute_capability)
+        if not is_e5m2 and native is None:
+            raise InputError(
+                f"{where}, which does not tell whether its FP8 is e4m3fnuz (AMD's gfx94x) or e4m3fn; choose "
+                f"with --engine {numerics} --fp8-format"
+            )
+        setup = EngineSetup(numerics, "e5m2" if is_e5m2 else native)
+        if setup.format in find_engine(numerics).formats:
+            return setup
+    raise InputError(
+        f"{where} ({plain(platform, 20)}) with cache dtype {plain(layer.kv_cache_dtype, 30)} on backend "
+        f"{plain(layer.backend, 30)}, for which kvtrace has no numerics; choose the ones to replay with "
+        f"--engine: {', '.join(ENGINES)}"
+    )
 
 
 def _unused_name(name: str, taken: set[str]) -> str:

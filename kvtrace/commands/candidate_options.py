@@ -45,7 +45,7 @@ ENGINE = Annotated[
     typer.Option(
         "--engine",
         help="Numerics to replay: vllm-cuda, vllm-triton, vllm-cpu, vllm-rocm or sglang. "
-        "Default: the captured engine's if its cache was FP8, else vllm-cuda.",
+        "Default: the captured engine's if its cache was static FP8, else vllm-cuda.",
         show_default=False,
     ),
 ]

@@ -140,7 +140,9 @@ def _source(record: SourceRecord) -> Source:
         device=record.engine.device,
         kv_cache_dtype=record.engine.kv_cache_dtype,
         attention_backends=record.attention_backends,
-        has_fp8_cache=record.has_fp8_cache,
+        has_fp8_cache=record.cache_kind == "static_fp8",
+        cache_kind=record.cache_kind,
+        cache_dtypes=record.cache_dtypes,
     )
 
 

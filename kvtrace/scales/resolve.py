@@ -11,6 +11,7 @@ from kvtrace.scales.loaders import base_method, compressed_tensors_method, per_r
 from kvtrace.scales.loaders.contract import HeadLayout, LayerScales, unit_layer
 from kvtrace.scales.model_match import model_notes
 from kvtrace.scales.resolved import EffectiveScale, EngineSetup, Note, ResolvedScales
+from kvtrace.trace.cache_dtypes import cache_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -77,9 +78,11 @@ def _engine(artifact: ScaleArtifact, engine: str | None) -> EngineName:
 
 def _layer(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: EngineSetup) -> LayerScales:
     dtype = setup.kv_cache_dtype
-    if not dtype.startswith("fp8") or "per_token_head" in dtype:
+    if cache_kind(dtype) != "static_fp8":
         found = unit_layer(layer, layout.num_heads, f"the cache dtype is {dtype}")
-        found.add("not-fp8", f"the cache dtype is {dtype}: the artifact's scales are not used")
+        found.add(
+            "not-fp8", f"the cache dtype is {dtype}, not static FP8: the artifact's scales are not used"
+        )
         return found
     rule = _rule(artifact)
     if rule is None:

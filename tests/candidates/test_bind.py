@@ -111,7 +111,7 @@ def with_layer_1_in_bf16(path: Path) -> Trace:
     """Layer 0 ran in FP8 at 0.5."""
     scales = {(layer, tensor): (0.5,) for layer in range(LAYERS) for tensor in "kv"}
     trace = make_trace(path, make_tensors(), kv_cache_dtype="fp8_e4m3", scales=scales)
-    return replace(trace, layers={**trace.layers, 1: replace(trace.layers[1], has_fp8_cache=False)})
+    return replace(trace, layers={**trace.layers, 1: replace(trace.layers[1], kv_cache_dtype="auto")})
 
 
 def test_a_layer_that_the_engine_kept_in_bf16_has_no_effective_scale(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_effective_scales_are_merged_over_ranks_by_global_head(tmp_path: Path) -
     trace = open_trace(path)
     assert trace.layers[0].k_scale == (0.5, 0.25, 2.0, 4.0)
     assert trace.layers[1].v_scale == (0.125,) * 4
-    assert trace.has_fp8_cache
+    assert trace.cache_kind == "static_fp8"
 
 
 def test_a_path_that_is_no_trace_says_what_was_expected(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_the_engines_effective_scales_are_the_written_ones_in_every_layer(
     deployed: Path, calibration: Calibration, model: Path
 ) -> None:
     trace = served(deployed)
-    assert trace.has_fp8_cache
+    assert trace.cache_kind == "static_fp8"
     for layer in trace.layers.values():
         assert set(layer.k_scale) == set(calibration.scales[layer.index, "k"])
         assert set(layer.v_scale) == set(calibration.scales[layer.index, "v"])

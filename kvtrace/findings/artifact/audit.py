@@ -54,7 +54,7 @@ def audit_context(
     manifest = parse_manifest(artifact.manifest)
     length = manifest.dataset.calibration.max_position + 1 if manifest else calibrated_at_length
     num_layers, num_kv_heads = _shape(artifact, trace)
-    if trace is not None and trace.has_fp8_cache:
+    if trace is not None and trace.cache_kind == "static_fp8":
         backend = backend or next(iter(trace.layers.values())).backend
         tp = tp or trace.record.engine.tensor_parallel_size
     resolved = resolve(

@@ -97,9 +97,9 @@ class Observed:
         return float(cost.relative_error[0])
 
     def effective(self, group: Group) -> float | None:
-        """Return the scale that the traced engine used for a KV head, None where its cache was not FP8."""
+        """Return the scale that the traced engine used for a KV head, None where that was not static FP8."""
         layer = self.trace.layers.get(group[0])
-        if layer is None or not layer.has_fp8_cache or group[1] not in layer.kv_heads:
+        if layer is None or layer.cache_kind != "static_fp8" or group[1] not in layer.kv_heads:
             return None
         scales = layer.k_scale if group[2] == "k" else layer.v_scale
         return scales[layer.kv_heads.index(group[1])]

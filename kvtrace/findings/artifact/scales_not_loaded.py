@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
 from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
+from kvtrace.plain_text import plain
 from kvtrace.scales.resolve import layer_ranges
+from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,14 +120,17 @@ def _evidence(found: dict[Group, tuple[float | None, float]], num_compared: int)
 
 def _no_fp8(context: AuditContext) -> Finding:
     assert context.observed is not None
-    dtype = context.observed.trace.record.engine.kv_cache_dtype
+    trace = context.observed.trace
+    if trace.cache_kind == "other":
+        found = f"{plain(quantized_names(trace.cache_dtypes), 60)}, which is not static FP8"
+    else:
+        found = f"{plain(trace.record.engine.kv_cache_dtype, 30)}: no FP8 was in effect"
     return Finding(
         id="scales-not-loaded",
         severity="note",
-        message=f"the traced engine's cache was {dtype}: no FP8 was in effect, so whether the engine loads "
-        "these "
-        "scales cannot be told from this trace",
-        action="Capture from an engine that runs with FP8 and this checkpoint to settle it.",
+        message=f"the traced engine's cache was {found}, so whether the engine loads these scales cannot be "
+        "told from this trace",
+        action="Capture from an engine that runs with --kv-cache-dtype fp8 and this checkpoint to settle it.",
         evidence=({"num_heads_compared": 0},),
     )
 

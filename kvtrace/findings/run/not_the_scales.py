@@ -72,7 +72,7 @@ def _action(case: Case, subject: Subject) -> str:
             "Look elsewhere: serve the same prompts with --kv-cache-dtype auto. If quality stays low, FP8 "
             "is not the cause; if it recovers, suspect the attention kernel or the cache transfer"
         )
-    if any(source.has_fp8_cache for source in case.run.record.sources):
+    if any(source.cache_kind == "static_fp8" for source in case.run.record.sources):
         return (
             "These scales would cover what was captured. The engine used others, so a loss of quality seen "
             "there is not from these"

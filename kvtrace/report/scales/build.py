@@ -40,7 +40,7 @@ def scales_report(
 
     engine: numerics (`vllm-cuda`, …), which also name the loader; None: the format's own engine, `vllm-cuda`
     numerics.
-    backend, tp: of the loading engine; None with a trace whose cache was FP8: the traced engine's.
+    backend, tp: of the loading engine; None with a trace whose cache was static FP8: the traced engine's.
     calibrated_at_length: for artifacts whose manifest does not say it.
     observed: the trace counted before, by `observe(trace, unit_of(artifact))`: for several artifacts on one
     trace.
@@ -98,7 +98,9 @@ def _trace_summary(observed: Observed) -> ObservedTrace:
         digest=trace.digest,
         num_tokens=len(trace.tokens),
         max_position=int(trace.tokens.position.max()),
-        has_fp8_cache=trace.has_fp8_cache,
+        has_fp8_cache=trace.cache_kind == "static_fp8",
+        cache_kind=trace.cache_kind,
+        cache_dtypes=trace.cache_dtypes,
         engine=observed.engine,
     )
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvtrace.findings.finding import Severity  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 
 if TYPE_CHECKING:
     from kvtrace.findings.finding import Finding
 
-SCALES_REPORT_VERSION: Final = "1.0"
+SCALES_REPORT_VERSION: Final = "1.1"
 
 
 class _Part(BaseModel):
@@ -54,6 +55,11 @@ class ObservedTrace(_Part):
     num_tokens: int
     max_position: int
     has_fp8_cache: bool
+    """Static FP8, and no layer is quantized in another way."""
+    cache_kind: CacheKind
+    """Of the captured layers taken together. Since 1.1."""
+    cache_dtypes: tuple[str, ...]
+    """Distinct cache dtypes of the captured layers. Since 1.1."""
     engine: str
     """Numerics that `optimal_scale` minimizes the error of."""
 
@@ -97,7 +103,7 @@ class ScaleRow(_Part):
     """What the engine would use."""
     engine_origin: str | None
     effective_scale: float | None
-    """What the traced engine used; null where its cache was not FP8."""
+    """What the traced engine used; null where its cache was not static FP8."""
     covered_amax: float | None
     """448 × engine_scale"""
     observed_amax: float | None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
 from kvtrace.scales.resolve import layer_ranges
+from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,9 @@ def _head(report: ScalesReport) -> Iterator[str]:
             f"  against {plain(report.trace.path, 300)}: {report.trace.num_tokens:,} tokens, positions up to "
             f"{report.trace.max_position:,}"
         )
+        if report.trace.cache_kind == "other":
+            names = plain(quantized_names(report.trace.cache_dtypes), 60)
+            yield f"  its cache was {names}, which is not static FP8"
 
 
 def _findings(report: ScalesReport) -> Iterator[str]:

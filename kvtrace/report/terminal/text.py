@@ -80,7 +80,7 @@ def _what_ran(report: Report, source: Source) -> str:
     )
     scales = [one for one in report.loaded if one.source == source.name]
     text = (
-        f"{plain(source.engine, 20)} {plain(source.engine_version, 20)} on {plain(source.device, 20)} "
+        f"{plain(source.engine, 20)} {plain(source.engine_version, 20)} on {plain(source.device, 40)} "
         f"({backends}), captured {captured}; {effect_statement(source, scales)}"
     )
     return text if source.closed else text + " NOT closed in order: its last rows may be missing."
