@@ -99,7 +99,8 @@ def _require_usable(
             raise InvalidCandidateError(
                 f"the {tensor} scale of layer {layer}, KV head {head} is {value:g} "
                 f"({origins[layer, head, tensor]}); expected a number > 0 and at most {largest:.2g}, so that "
-                f"{fmt.max_value:g} × scale is a float32"
+                f"{fmt.max_value:g} × scale is a float32",
+                "unusable-value",
             )
 
 

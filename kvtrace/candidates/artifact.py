@@ -79,7 +79,8 @@ class ArtifactScales(Candidate):
         ):
             raise InvalidCandidateError(
                 f"backend {setup.backend} takes no scale per head, and {artifact.name} has them: vLLM "
-                "refuses to start with both on a GPU; give another --backend, or scales per tensor"
+                "refuses to start with both on a GPU; give another --backend, or scales per tensor",
+                "per-head-refused",
             )
         return resolved
 

@@ -25,7 +25,7 @@ class Bound:
     candidates: tuple[Candidate, ...]
     scales: Mapping[str, Mapping[str, AppliedScales]]
     """Candidate's name → source → scales; a source without an entry has no such candidate."""
-    reasons: Mapping[str, str]
+    reasons: Mapping[str, InvalidCandidateError]
     """Name of each invalid candidate → why."""
 
     @property
@@ -48,15 +48,15 @@ def bind_candidates(candidates: Sequence[Candidate], sources: Mapping[str, Trace
     Raises NoValidCandidateError: none of the artifacts asked for is valid (or, where none was, no candidate).
     """
     scales: dict[str, Mapping[str, AppliedScales]] = {}
-    reasons: dict[str, str] = {}
+    reasons: dict[str, InvalidCandidateError] = {}
     for candidate in candidates:
         try:
             scales[candidate.name] = _scales_in(candidate, sources)
         except InvalidCandidateError as error:
-            reasons[candidate.name] = str(error)
+            reasons[candidate.name] = error
     asked = [one for one in candidates if one.is_given] or candidates
     if not any(one.name in scales for one in asked):
-        invalid = {one.name: reasons[one.name] for one in asked}
+        invalid = {one.name: str(reasons[one.name]) for one in asked}
         raise NoValidCandidateError(
             f"no candidate can be replayed: {_said_once(invalid) or 'none was given'}"
         )
@@ -70,11 +70,11 @@ def _scales_in(candidate: Candidate, sources: Mapping[str, Trace]) -> dict[str, 
             applied = candidate.scales_for(trace)
         except InvalidCandidateError as error:
             where = f" (in {source})" if len(sources) > 1 else ""
-            raise InvalidCandidateError(f"{error}{where}") from error
+            raise InvalidCandidateError(f"{error}{where}", error.reason) from error
         if applied is not None:
             found[source] = applied
     if not found:
-        raise InvalidCandidateError("no captured engine had a static FP8 cache")
+        raise InvalidCandidateError("no captured engine had a static FP8 cache", "no-fp8")
     return found
 
 

@@ -38,7 +38,8 @@ class GivenScales(Candidate):
             layer, head, tensor = missing[0]
             raise InvalidCandidateError(
                 f"no {tensor} scale for layer {layer}, KV head {head}, which {trace.path} has; "
-                "were the scales made for another model?"
+                "were the scales made for another model?",
+                "missing-scale",
             )
         values = {key: self.scales[key] for key in keys}
         return static_scales(self, trace, values, dict.fromkeys(keys, "given"))

@@ -36,9 +36,9 @@ class ServingSetup:
             find_pair(self.engine, self.fp8_format)
             reason = why_not(self.engine, self.backend)
         except InputError as error:
-            raise InvalidCandidateError(str(error)) from error
+            raise InvalidCandidateError(str(error), "impossible-setup") from error
         if reason is not None:
-            raise InvalidCandidateError(reason)
+            raise InvalidCandidateError(reason, "impossible-setup")
 
 
 DEFAULT_SETUP: Final = ServingSetup()

@@ -10,9 +10,9 @@ import numpy as np
 from kvtrace.calibration.magnitudes import Group, Magnitudes
 from kvtrace.candidates.artifact import ArtifactScales
 from kvtrace.errors import InvalidCandidateError
-from kvtrace.findings.artifact import MEASURED_BY_A_RUN, RULES, audit
+from kvtrace.findings.artifact.audit import audit, audit_context, unit_of
 from kvtrace.findings.artifact.observed import Observed, observe, per_unit
-from kvtrace.findings.artifact.report import audit_context, unit_of
+from kvtrace.findings.artifact.rules import RULES
 from kvtrace.numerics.captured import magnitudes_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.candidates.candidate import Candidate
-    from kvtrace.findings.artifact.finding import Finding
+    from kvtrace.findings.finding import Finding
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.profile.store import StoredProfile
     from kvtrace.trace.format import StoredDtype
@@ -70,7 +70,7 @@ def _findings(trace: Trace, one: ArtifactScales, observed: Observed | None) -> l
         )
     except InvalidCandidateError:
         return []  # heads that do not split over the ranks: the candidate's reason says so
-    return audit(context, tuple(rule for rule in RULES if rule not in MEASURED_BY_A_RUN))
+    return audit(context, [rule for rule in RULES if rule.in_run != "left out"])
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def replay(
     manifest = _manifest(request, bound)
     records = []
     for name, reason in bound.reasons.items():
-        _log.info("%s: invalid, not scored: %s", plain(name, 200), plain(reason, 1_000))
+        _log.info("%s: invalid, not scored: %s", plain(name, 200), plain(str(reason), 1_000))
     with RunWriter(out, force=force) as run:
         write_candidates(run, bound)
         for source, trace in sources.items():

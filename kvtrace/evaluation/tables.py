@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from kvtrace.calibration.manifest import parse_manifest
 from kvtrace.candidates.applied import AppliedScales
@@ -66,7 +67,8 @@ def write_candidates(run: RunWriter, bound: Bound) -> None:
             "ordinal": list(range(len(candidates))),
             "kind": [one.kind for one in candidates],
             "status": ["invalid" if reason else "valid" for reason in reasons],
-            "reason": reasons,
+            "reason": [reason and str(reason) for reason in reasons],
+            "reason_id": [reason and reason.reason for reason in reasons],
             "hypothetical": [not found or any(one.hypothetical for one in found) for found in applied],
             "engine": [one.engine for one in candidates],
             "format": [one.format for one in candidates],
@@ -217,7 +219,7 @@ def _finding_columns(source: str, audited: ArtifactFindings) -> dict[str, Any]:
         "action": [finding.action for finding in findings],
         "layers": [",".join(map(str, finding.layers)) or None for finding in findings],
         "evidence": [
-            json.dumps(finding.model_dump(mode="json")["evidence"], ensure_ascii=False)
+            json.dumps(to_jsonable_python(finding.evidence[0], inf_nan_mode="strings"), ensure_ascii=False)
             for finding in findings
         ],
     }

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RUN_SCHEMA_VERSION: Final = "1.1"
-"""Minor versions add tables and columns. 1.1: groups, magnitudes, calibrated_amax."""
+RUN_SCHEMA_VERSION: Final = "1.2"
+"""Minor versions add tables and columns. 1.1: groups, magnitudes, calibrated_amax. 1.2: reason_id."""
 
 ArrowType = Literal["string", "int32", "int64", "float32", "float64", "bool_"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from kvtrace.errors import InvalidCandidateError
 from kvtrace.plain_text import plain
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kvtrace.errors import InvalidReason
     from kvtrace.scales.artifact import Granularity
     from kvtrace.scales.loaders.loader import Loader
 
@@ -29,6 +30,8 @@ NoteKind = Literal[
     "other-model",  # layers or heads differ from the model's
     "information",
 ]
+
+_BLOCKING: Final[dict[NoteKind, InvalidReason]] = {"other-model": "wrong-model", "crash": "engine-crash"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Note:
     kind: NoteKind
     text: str
     layers: tuple[int, ...] = ()
+    fact: str = ""
+    """Of `other-model`: what differs, without the file and the question that the text has around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +108,9 @@ class ResolvedScales:
     @property
     def invalid_reason(self) -> str | None:
         """Return why this candidate cannot be replayed, None where it can."""
-        blocking = [n.text for n in self.notes_of("other-model", "crash")]
+        blocking = self.notes_of("other-model", "crash")
         if blocking:
-            return "; ".join(blocking)
+            return "; ".join(note.text for note in blocking)
         bad = [
             (layer, head, tensor, scale)
             for (layer, head, tensor), scale in self.scales.items()
@@ -126,4 +131,7 @@ class ResolvedScales:
         model.
         """
         if self.invalid_reason:
-            raise InvalidCandidateError(self.invalid_reason)
+            blocking = self.notes_of("other-model", "crash")
+            raise InvalidCandidateError(
+                self.invalid_reason, _BLOCKING[blocking[0].kind] if blocking else "unusable-value"
+            )

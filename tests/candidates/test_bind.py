@@ -11,7 +11,14 @@ import pytest
 from support.fabricate import fabricate_trace, request
 
 from kvtrace.calibration.save import save_scales
-from kvtrace.candidates import ArtifactScales, Bf16, GivenScales, ServingSetup, standard_candidates
+from kvtrace.candidates import (
+    ArtifactScales,
+    Bf16,
+    EffectiveScales,
+    GivenScales,
+    ServingSetup,
+    standard_candidates,
+)
 from kvtrace.candidates.captured import captured_setup
 from kvtrace.errors import NoValidCandidateError
 from kvtrace.evaluation import ReplayRequest, replay
@@ -163,6 +170,37 @@ def test_scales_per_head_are_split_over_the_ranks_of_the_setup(of_artifacts: Tra
     assert found["tp 2"] == ("valid", None)
     assert found["tp 3"][0] == "invalid"
     assert "cannot be split over 3" in str(found["tp 3"][1])
+
+
+def test_a_run_says_by_an_id_why_a_candidate_is_invalid(of_artifacts: Trace, tmp_path: Path) -> None:
+    per_head, other = (load_artifact(ARTIFACTS / name) for name in ("ct_per_head", "quark"))
+    every = {
+        (layer, head, tensor): 0.5
+        for layer in range(ARTIFACT_LAYERS)
+        for head in range(ARTIFACT_HEADS)
+        for tensor in "kv"
+    }
+    save_scales(tmp_path / "shallow", {(0, tensor): (0.5,) for tensor in "kv"})
+    candidates = [
+        Bf16(),
+        ArtifactScales("valid", per_head),
+        ArtifactScales("per-head-refused", per_head, ServingSetup(backend="FLASHINFER")),
+        ArtifactScales("unsplittable-heads", per_head, ServingSetup(tp=3)),
+        ArtifactScales("engine-crash", per_head, ServingSetup("vllm-cuda", "e5m2")),
+        ArtifactScales("impossible-setup", other, ServingSetup(backend="CPU_ATTN")),
+        ArtifactScales("wrong-model", load_artifact(tmp_path / "shallow")),
+        GivenScales("unusable-value", every | {(0, 0, "k"): 0.0}),
+        GivenScales("missing-scale", {key: one for key, one in every.items() if key != (1, 1, "v")}),
+        EffectiveScales(),
+    ]
+    rows = rows_of(replay(ReplayRequest((of_artifacts,), tuple(candidates)), tmp_path / "run"), "candidates")
+    why = {one.name: one.name for one in candidates[2:-1]} | {
+        "effective": "no-fp8",
+        "bf16": None,
+        "valid": None,
+    }
+    assert {row["candidate"]: row["reason_id"] for row in rows} == why
+    assert all((row["reason"] is None) is (row["reason_id"] is None) for row in rows)
 
 
 def test_the_heads_of_captured_layers_correct_the_models_number(of_artifacts: Trace, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.candidates import ServingSetup, standard_candidates
 from kvtrace.evaluation import ReplayRequest, replay
-from kvtrace.findings.artifact.report import scales_report
+from kvtrace.report.scales.build import scales_report
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
 

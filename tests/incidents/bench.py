@@ -24,8 +24,8 @@ from kvtrace.calibration.save import save_checkpoint, save_scales
 from kvtrace.calibration.write import write_calibration
 from kvtrace.candidates import ServingSetup, standard_candidates
 from kvtrace.evaluation import ReplayRequest, replay
-from kvtrace.findings.artifact.report import scales_report
 from kvtrace.findings.diagnose import Diagnosis, diagnose
+from kvtrace.report.scales.build import scales_report
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.calibration.calibrate import ScaleSet
-    from kvtrace.findings.artifact.report_model import ScalesReport
+    from kvtrace.report.scales.model import ScalesReport
     from kvtrace.trace.format import RequestRecord, SamplingRecord
 
 NUM_LAYERS = 5

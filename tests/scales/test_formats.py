@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.checkpoints import checkpoint
 
-from kvtrace.findings.artifact.report import scales_report
+from kvtrace.report.scales.build import scales_report
 from kvtrace.scales import load_artifact, resolve
 from kvtrace.scales.formats import FORMATS
 from kvtrace.scales.loaders import base_method, compressed_tensors_method

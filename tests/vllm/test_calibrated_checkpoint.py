@@ -15,7 +15,7 @@ from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.calibration.save import save_checkpoint
 from kvtrace.calibration.write import check_target, write_calibration
-from kvtrace.findings.artifact.report import scales_report
+from kvtrace.report.scales.build import scales_report
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import Trace, open_trace
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from support.vllm_engines import Captured
 
-    from kvtrace.findings.artifact.report_model import ScalesReport
+    from kvtrace.report.scales.model import ScalesReport
 
 pytestmark = [pytest.mark.vllm, needs_fp8_cache]
 

@@ -34,7 +34,8 @@ class HeadLayout:
         if self.tp < 1 or self.num_heads < 1 or max(self.num_heads, self.tp) % min(self.num_heads, self.tp):
             raise InvalidCandidateError(
                 f"{self.num_heads} KV heads cannot be split over {self.tp} tensor-parallel ranks: "
-                "one must be a multiple of the other"
+                "one must be a multiple of the other",
+                "unsplittable-heads",
             )
 
     @property

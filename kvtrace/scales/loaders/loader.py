@@ -45,5 +45,7 @@ def find_loader(name: str) -> Loader:
     """
     found = LOADERS.get(ENGINES[name].product if name in ENGINES else name)
     if found is None:
-        raise InvalidCandidateError(f"no rules are known for engine {name!r}; there are {', '.join(LOADERS)}")
+        raise InvalidCandidateError(
+            f"no rules are known for engine {name!r}; there are {', '.join(LOADERS)}", "unknown-engine"
+        )
     return found
