@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import same_as
 from same_as import pairs, plant
 from same_as.allowed import Allowed, AllowedError, read_allowed
 from same_as.commands import Case, Command
@@ -258,3 +259,11 @@ def test_faults_are_planted_with_what_tests_incidents_has(
     assert described["artifacts"] == ["shipped"]
     folder = tmp_path / described["name"]
     assert sorted(path.name for path in folder.iterdir()) == ["incident.kvtrace", "shipped"]
+
+
+def test_the_file_that_is_read_passes_over_times_and_checksums_of_a_run_and_nothing_else() -> None:
+    allowed = read_allowed(Path(same_as.__file__).with_name("differences.toml"))
+    before = {"created_at": 1.0, "crc32c": "a", "tables": {"cells.parquet": "b"}, "method": "profile"}
+    after = {"created_at": 2.0, "crc32c": "c", "tables": {"cells.parquet": "d"}, "method": "direct"}
+    found = compare("sample/replay/run/run.json", {"json": before}, {"json": after}, allowed)
+    assert found.shown[1:] == ('- method = "profile"', '+ method = "direct"')

@@ -68,7 +68,7 @@ def make_inputs(base: Side, folder: Path, only: Sequence[str]) -> tuple[list[Fau
 
     only: patterns of outputs. Where each begins with a family's name, the others' inputs are not made.
     """
-    places = [one.split("/") for one in only if one.startswith(tuple(f"{family}/" for family in FAMILIES))]
+    places = [place for one in only if (place := f"{one}/".split("/"))[0] in FAMILIES]
     is_narrow = len(places) == len(only) > 0
     wanted = {place[0] for place in places} if is_narrow else FAMILIES
     faults = [place[1] for place in places if place[0] == "faults"] if is_narrow else []
