@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvtrace import __version__
 from kvtrace.candidates.bind import bind_candidates
 from kvtrace.errors import InputError
 from kvtrace.evaluation.device import choose_device
@@ -20,6 +19,7 @@ from kvtrace.plain_text import plain
 from kvtrace.runs.manifest import complete_manifest
 from kvtrace.runs.record import RunRecord, SourceRecord
 from kvtrace.runs.write import RunWriter, check_output
+from kvtrace.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

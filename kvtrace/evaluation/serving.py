@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace import __version__
 from kvtrace.calibration.manifest import parse_manifest
 from kvtrace.runs.manifest import MeasuredManifest, ServingManifest
+from kvtrace.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
