@@ -51,10 +51,10 @@ def replay(
     """Replay traces through FP8 under bf16, the effective scales (if any), 1.0 and each artifact.
 
     scales: checkpoints or scale files, one or several. setup: engine, format, backend, TP and skipped layers;
-    None: the captured engine's if its cache was FP8, else vLLM on CUDA. against: a checkpoint that those of
-    `scales` are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N; None: CUDA if
-    there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals` does. out: where
-    the run is kept; None: a temporary directory, gone with the returned object.
+    None: the captured engine's if its cache was static FP8, else vLLM on CUDA. against: a checkpoint that
+    those of `scales` are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N;
+    None: CUDA if there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals`
+    does. out: where the run is kept; None: a temporary directory, gone with the returned object.
     Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, InputError
     where no trace is given, …
     """

@@ -10,7 +10,7 @@ import numpy as np
 from kvtrace.candidates.candidate import captured_setup
 from kvtrace.errors import InputError, InvalidCandidateError
 from kvtrace.numerics import find_pair
-from kvtrace.numerics.backends import REFUSING_PER_HEAD, why_not
+from kvtrace.numerics.backends import find_backend, why_not
 from kvtrace.numerics.online import SCALE_BYTES
 from kvtrace.numerics.vllm_platforms import fp8_format_on
 from kvtrace.scales import resolve
@@ -164,18 +164,23 @@ def _artifact_scales(
     # The model's head count, corrected where a captured layer has another one.
     heads = dict.fromkeys(range(model.num_layers), model.num_kv_heads)
     heads |= {index: max(layer.kv_heads) + 1 for index, layer in trace.layers.items()}
+    _, fmt = find_pair(setup.engine, setup.fp8_format)
     resolved = resolve(
         artifact,
         num_layers=model.num_layers,
         kv_heads_per_layer=heads,
-        engine=setup.engine,
+        loader=setup.engine,
         backend=setup.backend,
         tp=setup.tp,
-        kv_cache_dtype="fp8_e5m2" if setup.fp8_format == "e5m2" else "fp8_e4m3",
-        fnuz=setup.fp8_format == "e4m3fnuz",
+        kv_cache_dtype=fmt.vllm_dtype,
+        fnuz=fmt.is_fnuz,
     )
     resolved.require_valid()
-    if resolved.notes_of("collapsed") and setup.engine in REFUSING_PER_HEAD:
+    if (
+        resolved.notes_of("collapsed")
+        and setup.backend
+        and find_backend(setup.backend).refuses_per_head_on(setup.engine)
+    ):
         raise InvalidCandidateError(
             f"backend {setup.backend} takes no scale per head, and {artifact.name} has them: vLLM refuses to "
             "start with both on a GPU; give another --backend, or scales per tensor",

@@ -194,9 +194,7 @@ def _setup_of(layer: MergedLayer, trace: Trace) -> EngineSetup:
         )
     numerics = numerics_on(platform, layer.backend)
     if numerics is not None and layer.cache_kind == "static_fp8":
-        # vLLM's Triton write stores the platform's own format, whatever name was asked for
-        # (0.32, triton_reshape_and_cache_flash).
-        is_e5m2 = layer.kv_cache_dtype == "fp8_e5m2" and numerics != "vllm-triton"
+        is_e5m2 = layer.kv_cache_dtype == "fp8_e5m2" and not find_engine(numerics).writes_native_format
         native = fp8_format_on(platform, engine.device, engine.compute_capability)
         if not is_e5m2 and native is None:
             raise InputError(

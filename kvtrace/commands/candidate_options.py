@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvtrace.errors import InputError
+from kvtrace.numerics import DEFAULT_ENGINE, ENGINES, FORMATS
+from kvtrace.numerics.online import ONLINE_POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvtrace.evaluation import EngineSetup
     from kvtrace.runs.record import PolicyStamp
     from kvtrace.trace.reader import Trace
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
 
 TRACES = Annotated[list[Path], typer.Argument(help="Traces: NAME.kvtrace.", show_default=False)]
 SCALES = Annotated[
@@ -44,14 +52,14 @@ ENGINE = Annotated[
     str | None,
     typer.Option(
         "--engine",
-        help="Numerics to replay: vllm-cuda, vllm-triton, vllm-cpu, vllm-rocm or sglang. "
-        "Default: the captured engine's if its cache was static FP8, else vllm-cuda.",
+        help=f"Numerics to replay: {_listed(ENGINES)}. "
+        f"Default: the captured engine's if its cache was static FP8, else {DEFAULT_ENGINE}.",
         show_default=False,
     ),
 ]
 FP8_FORMAT = Annotated[
     str | None,
-    typer.Option("--fp8-format", help="e4m3fn, e5m2 or e4m3fnuz. Default: the engine's.", show_default=False),
+    typer.Option("--fp8-format", help=f"{_listed(FORMATS)}. Default: the engine's.", show_default=False),
 ]
 
 
@@ -85,7 +93,7 @@ ONLINE = Annotated[
     list[str] | None,
     typer.Option(
         "--online",
-        help="A cache with scales per token and head: fp8-per-token-head or int8-per-token-head.",
+        help=f"A cache with scales per token and head: {_listed(ONLINE_POLICIES)}.",
         show_default=False,
     ),
 ]

@@ -68,7 +68,7 @@ def replay(
 ) -> None:
     """Replay traces through FP8 under every candidate, and write a run of additive sums.
 
-    Candidates: bf16, the engine's effective scales (if its cache was FP8), 1.0, and each artifact.
+    Candidates: bf16, the engine's effective scales (if its cache was static FP8), 1.0, and each artifact.
     The first replay of a trace reads its tensors and keeps exact counts in it; later ones read the counts.
     """
     from kvtrace.extras import require_extra

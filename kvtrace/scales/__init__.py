@@ -1,10 +1,10 @@
-"""Scale artifacts: read any format, and tell what an engine makes of it.
+"""Scale artifacts: read any format, and tell what a loader makes of it.
 
     from kvtrace.scales import load_artifact, resolve
 
     artifact = load_artifact("checkpoint/")  # ArtifactError: nothing there can be read
-    resolved = resolve(artifact, num_layers=30, kv_heads_per_layer=3)  # also engine=, backend=, tp=
-    resolved.require_valid()  # InvalidCandidateError: 0, NaN, inf, another model, an engine crash
+    resolved = resolve(artifact, num_layers=30, kv_heads_per_layer=3)  # also loader=, backend=, tp=
+    resolved.require_valid()  # InvalidCandidateError: 0, NaN, inf, another model, a crash of the loader
     resolved.scale(layer, kv_head, "k")  # .value is a float, .origin is "file:key" or "unit: why"
     resolved.granularity, resolved.note  # as applied; what a reader must know, or None
     artifact.sha256, artifact.format, artifact.unmatched

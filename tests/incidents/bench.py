@@ -205,6 +205,7 @@ class Bench:
             scales=self.live if fp8 else None,
             rows_per_chunk=512,
             backend=self.backend,
+            device="cpu" if self.backend == "CPU_ATTN" else "cuda",
             model=self.model,
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
+from support.vllm_fp8 import needs_fp8_cache
 from support.vllm_prompts import CHAT
 
 from kvtrace.calibration.calibrate import Calibration, calibrate
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from kvtrace.report.scales.model import ScalesReport
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, needs_fp8_cache]
 
 ENGINE = {"max_model_len": 256, "max_num_seqs": 1, "seed": 0, "enforce_eager": True}
 LEFT_OUT = 7

@@ -61,7 +61,7 @@ def audit_context(
         artifact,
         num_layers=num_layers,
         kv_heads_per_layer=num_kv_heads,
-        engine=engine,
+        loader=engine,
         backend=backend,
         tp=tp,
     )

@@ -23,7 +23,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             message=note.text,
             action="Write the scales anew in a form that the engine takes, or change its setup.",
             layers=note.layers,
-            evidence=({"engine": context.resolved.setup.engine, "tp": context.resolved.setup.tp},),
+            evidence=({"engine": context.resolved.setup.loader.name, "tp": context.resolved.setup.tp},),
         )
 
 

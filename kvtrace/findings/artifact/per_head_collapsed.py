@@ -8,7 +8,8 @@ from kvtrace.findings.artifact.example import AMAX_PER_HEAD, ArtifactExample, Ar
 from kvtrace.findings.artifact.scales_not_loaded import is_same, largest_of_rank, live_scales
 from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
-from kvtrace.numerics.backends import refuses_per_head
+from kvtrace.numerics.backends import starts_per_head
+from kvtrace.scales.loaders.loader import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     layers = sorted({layer for layer, _, _ in live}) or sorted({n for note in notes for n in note.layers})
     setup = context.resolved.setup
     # What a traced engine did is done: an older vLLM started.
-    if not live and setup.engine == "vllm" and refuses_per_head(setup.backend or ""):
+    if not live and setup.loader is VLLM and starts_per_head(setup.backend or "") is False:
         severity: Severity = "error"
         message = (
             f"backend {setup.backend} takes no scale per head: from 0.28 on vLLM does not start with both on "

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from kvtrace.findings.artifact.context import AuditContext
     from kvtrace.findings.run.case import Case
 
-_TOOLS: Final = ("quark", "autofp8", "autofp8-kv")
 _MIN_EXCESS: Final = 1.5
 """Squared error in multiples of the least; low, because a percentile, which clips by choice, clips V as
 well."""
@@ -37,11 +36,9 @@ def check(context: AuditContext) -> Iterator[Finding]:
         beyond = [unit for unit in beyond if context.costs[unit].excess > _MIN_EXCESS]
     if len(beyond) < _MIN_SHARE * len(k):
         return
-    known = context.artifact.format in _TOOLS
+    form = context.artifact.format
     who = (
-        f"{context.artifact.format} calibrates on keys before RoPE"
-        if known
-        else "as if calibrated before RoPE"
+        f"{form.name} calibrates on keys before RoPE" if form.before_rope else "as if calibrated before RoPE"
     )
     yield Finding(
         id="pre-rope-keys",
@@ -57,7 +54,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 "num_k_units_beyond": len(beyond),
                 "max_k_observed_over_covered": max(k.values()),
                 "max_v_observed_over_covered": max(v, default=None),
-                "format_calibrates_before_rope": known,
+                "format_calibrates_before_rope": form.before_rope,
             },
         ),
     )

@@ -28,7 +28,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 action="Give the engine an artifact that it reads; look at the scales in effect after the "
                 "start.",
                 layers=tuple(shipped),
-                evidence=({"engine": context.resolved.setup.engine, "num_layers": len(shipped)},),
+                evidence=({"engine": context.resolved.setup.loader.name, "num_layers": len(shipped)},),
             )
     for note in context.resolved.notes_of("duplicated"):
         yield Finding(
@@ -37,7 +37,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             message=note.text,
             action="Ship a usable V scale in every layer.",
             layers=note.layers,
-            evidence=({"engine": context.resolved.setup.engine, "num_layers": len(note.layers)},),
+            evidence=({"engine": context.resolved.setup.loader.name, "num_layers": len(note.layers)},),
         )
 
 

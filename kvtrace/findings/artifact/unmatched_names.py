@@ -8,6 +8,7 @@ from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
 from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.plain_text import plain
+from kvtrace.scales.loaders.contract import unmapped
 from kvtrace.scales.names import layer_of
 
 if TYPE_CHECKING:
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 def check(context: AuditContext) -> Iterator[Finding]:
     """Yield a finding for names that look like KV-cache scales: an error where a layer has no other scale."""
     names = [u.name for u in context.artifact.unmatched]
-    dropped = [s for s in context.artifact.scales if context.artifact.format == "compressed-tensors-old"]
+    dropped = unmapped(context.artifact)
     names += [s.key for s in dropped]
     if not names:
         return
     layers = {layer_of(name) for name in names} - {None}
-    used = set() if dropped else set(context.artifact.layers)
+    mapped = [s for s in context.artifact.scales if s not in dropped and s.tensor in ("k", "v", "kv")]
+    used = {scale.layer for scale in mapped}
     orphaned = sorted(layer for layer in layers if layer is not None and layer not in used)
     yield Finding(
         id="unmatched-names",

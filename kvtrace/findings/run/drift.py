@@ -16,6 +16,7 @@ from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.clipping import K_CLIPS, V_CLIPS, clipping_heads
 from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Traffic, Where
+from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.strata_split import ClippedUnits, Drift, Located, Split, locate
 from kvtrace.findings.wording import percent, recalibrate_command, some_heads, tensors_of
 from kvtrace.plain_text import plain
@@ -151,7 +152,7 @@ def _finding(case: Case, subject: Subject, drifts: Sequence[Drift]) -> Finding:
             f"{first.num_requests} requests (at least {percent(first.inside_low)} at 97.5 %), elsewhere "
             f"{percent(first.outside_frac)}"
         ),
-        action=_action(split),
+        action=_action(case, subject, split),
         command=recalibrate_command(case, subject),
         evidence=tuple(case.rows(sql, 20)),
         sql=sql,
@@ -175,9 +176,9 @@ def _words(split: Split | None) -> str:
     )
 
 
-def _action(split: Split) -> str:
+def _action(case: Case, subject: Subject, split: Split) -> str:
     if split.kind == "workload":
-        return "Calibrate on that workload as well, and until then serve it with --kv-cache-dtype auto"
+        return f"Calibrate on that workload as well, and until then serve it {without_fp8(case, subject)}"
     if split.kind == "position":
         return (
             "Calibrate on requests that long, and until then limit FP8 to --max-model-len "
@@ -185,7 +186,7 @@ def _action(split: Split) -> str:
         )
     return (
         "Calibrate on outputs that long, decode included, and until then cap max_tokens at "
-        f"{max(2 ** int(split.value) - 1, 1)} or serve with --kv-cache-dtype auto"
+        f"{max(2 ** int(split.value) - 1, 1)} or serve {without_fp8(case, subject)}"
     )
 
 

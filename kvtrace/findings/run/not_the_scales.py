@@ -9,6 +9,7 @@ from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.clipping import HEAD_LIMIT, OCTAVE_LIMIT, WORKLOAD_OR_PHASE_LIMIT
 from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
+from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.underflow import FLUSHED_LIMIT, FLUSHED_LIMIT_WITH_ERROR
 from kvtrace.findings.wording import percent, times
 
@@ -69,8 +70,9 @@ def _action(case: Case, subject: Subject) -> str:
         )
     if subject.in_effect:
         return (
-            "Look elsewhere: serve the same prompts with --kv-cache-dtype auto. If quality stays low, FP8 "
-            "is not the cause; if it recovers, suspect the attention kernel or the cache transfer"
+            f"Look elsewhere: serve the same prompts {without_fp8(case, subject)}. If quality stays low with "
+            "the cache in the model's own dtype, an FP8 cache is not the cause; if it recovers, suspect the "
+            "attention kernel or the cache transfer"
         )
     if any(source.cache_kind == "static_fp8" for source in case.run.record.sources):
         return (

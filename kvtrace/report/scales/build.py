@@ -38,14 +38,14 @@ def scales_report(
 ) -> ScalesReport:
     """Return the report on one artifact; without a trace, what can be known without one.
 
-    engine: numerics (`vllm-cuda`, …), which also name the loader; None: the format's own engine, `vllm-cuda`
+    engine: numerics (`vllm-cuda`, …), which also name the loader; None: the format's own loader, `vllm-cuda`
     numerics.
-    backend, tp: of the loading engine; None with a trace whose cache was static FP8: the traced engine's.
+    backend, tp: of the loader; None with a trace whose cache was static FP8: the traced engine's.
     calibrated_at_length: for artifacts whose manifest does not say it.
     observed: the trace counted before, by `observe(trace, unit_of(artifact))`: for several artifacts on one
     trace.
     Raises ArtifactError: `against` holds no weights, or the artifact claims an impossible model.
-    InvalidCandidateError: no such engine, heads do not split.
+    InvalidCandidateError: no such loader, heads do not split.
     IntegrityError: the trace is damaged.
     """
     if observed is None and trace is not None:
@@ -64,7 +64,7 @@ def scales_report(
     return ScalesReport(
         artifact=ArtifactSummary(
             path=str(artifact.path),
-            format=artifact.format,
+            format=artifact.format.name,
             granularity=artifact.granularity,
             sha256=artifact.sha256,
             num_layers_with_scales=len(artifact.layers),
@@ -73,7 +73,7 @@ def scales_report(
             envelope=manifest.dataset.calibration.model_dump(mode="json") if manifest else None,
         ),
         engine=EngineSummary(
-            engine=resolved.setup.engine,
+            engine=resolved.setup.loader.name,
             backend=resolved.setup.backend,
             tp=resolved.setup.tp,
             granularity=resolved.granularity,
