@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kvtrace.findings.artifact.report import scales_report
 from support.checkpoints import checkpoint
 
+from kvtrace.report.scales.build import scales_report
 from kvtrace.scales import load_artifact, resolve
 from kvtrace.scales.formats import FORMATS
 from kvtrace.scales.loaders import base_method, compressed_tensors_method
