@@ -58,7 +58,6 @@ def check(case: Case) -> Iterator[Finding]:
             if (row["id"], row["message"]) in seen:
                 continue
             seen.add((row["id"], row["message"]))
-            layers = tuple(int(layer) for layer in (row["layers"] or "").split(",") if layer)
             yield Finding(
                 id=row["id"],
                 severity=row["severity"],
@@ -68,7 +67,7 @@ def check(case: Case) -> Iterator[Finding]:
                 action=row["action"],
                 evidence=(json.loads(row["evidence"]),),
                 sql=bound(_EVIDENCE, candidate=subject.name, id=row["id"]),
-                layers=layers,
+                layers=tuple(row["layers"] or ()),
                 command=_command(case, subject, row),
             )
         if subject.status == "invalid" and not any(row["severity"] == "error" for row in passed_on):

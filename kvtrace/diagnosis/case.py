@@ -24,7 +24,7 @@ _PARAMETER: Final = re.compile(r"\$([a-z_]+)")
 _CANDIDATES: Final = """
 SELECT candidate, ordinal, kind, status, reason, hypothetical, engine, format,
   granularity, artifact,
-  pow(10, -rounding_floor_db(format, engine) / 10) AS floor
+  pow(10, -rounding_floor_db / 10) AS floor
 FROM candidates
 ORDER BY ordinal
 """

@@ -29,7 +29,7 @@ _CLIPPED: Final = 0.25
 _EVIDENCE: Final = """
 SELECT tensor, layer, kv_head,
   sqnr_db(sum(weight * sum_sq_signal), sum(weight * sum_sq_error)) AS sqnr_db,
-  any_value(rounding_floor_db(format, engine)) AS floor_db,
+  any_value(rounding_floor_db) AS floor_db,
   sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_error), 0)
     AS clip_error_frac
 FROM cells

@@ -30,7 +30,7 @@ SELECT tensor, layer, kv_head, max(max_abs) AS max_abs,
   sqnr_db(sum(weight * sum_sq_signal),
     greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0))
     AS unclipped_sqnr_db,
-  any_value(rounding_floor_db(format, engine)) AS floor_db,
+  any_value(rounding_floor_db) AS floor_db,
   sum(num_values)::BIGINT AS num_values
 FROM cells
   JOIN candidates USING (candidate)

@@ -88,7 +88,7 @@ def _write(run: RunWriter, source: str, candidate: str, findings: Sequence[Findi
             "severity": [finding.severity for finding in findings],
             "message": [finding.message for finding in findings],
             "action": [finding.action for finding in findings],
-            "layers": [",".join(map(str, finding.layers)) or None for finding in findings],
+            "layers": [list(finding.layers) or None for finding in findings],
             "evidence": [
                 json.dumps(finding.model_dump(mode="json")["evidence"], ensure_ascii=False)
                 for finding in findings

@@ -13,6 +13,7 @@ from kvtrace.evaluation.sweep import write_sweep
 from kvtrace.evaluation.tables import (
     write_cells,
     write_groups,
+    write_layers,
     write_requests_and_rows,
     write_scales,
     write_vectors,
@@ -78,6 +79,7 @@ class SourceReplay:
 
         A trace with float32 layers is replayed element by element whatever the method.
         """
+        write_layers(self._run, self._source, self._trace)
         write_requests_and_rows(self._run, self._source, self._trace)
         for candidate, scales in self._here:
             write_scales(self._run, self._source, self._trace, candidate, scales)

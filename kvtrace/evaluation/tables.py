@@ -10,7 +10,8 @@ import pyarrow as pa
 from kvtrace.numerics.captured import magnitudes_of
 from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
-from kvtrace.runs.schema import CANDIDATES, CELLS, GROUPS, REQUESTS, ROWS, SAMPLING, SCALES, VECTORS
+from kvtrace.numerics.rounding_floor import rounding_floor_db
+from kvtrace.runs.schema import CANDIDATES, CELLS, GROUPS, LAYERS, REQUESTS, ROWS, SAMPLING, SCALES, VECTORS
 from kvtrace.scales.manifest import parse_manifest
 from kvtrace.trace.completeness import rows_lost
 from kvtrace.trace.strata import PHASES
@@ -49,6 +50,9 @@ def write_candidates(run: RunWriter, bound: Sequence[BoundCandidate]) -> None:
             "artifact_sha256": [artifact and artifact.sha256 for artifact in artifacts],
             "calibrated_max_length": [artifact and _calibrated_length(artifact) for artifact in artifacts],
             "note": [one.note for one in bound],
+            "rounding_floor_db": [
+                rounding_floor_db(one.candidate.engine, one.candidate.format) for one in bound
+            ],
         },
     )
 
@@ -56,6 +60,21 @@ def write_candidates(run: RunWriter, bound: Sequence[BoundCandidate]) -> None:
 def _calibrated_length(artifact: ScaleArtifact) -> int | None:
     manifest = parse_manifest(artifact.manifest)
     return manifest.dataset.calibration.max_position + 1 if manifest else None
+
+
+def write_layers(run: RunWriter, source: str, trace: Trace) -> None:
+    """Write what the captured layers are."""
+    layers = [trace.layers[index] for index in sorted(trace.layers)]
+    copied = ("dtype", "backend", "kv_cache_dtype", "head_dim_k", "head_dim_v")
+    run.write(
+        LAYERS,
+        {
+            "source": [source] * len(layers),
+            "layer": [layer.index for layer in layers],
+            **{name: [getattr(layer, name) for layer in layers] for name in copied},
+            "num_kv_heads": [len(layer.kv_heads) for layer in layers],
+        },
+    )
 
 
 def write_requests_and_rows(run: RunWriter, source: str, trace: Trace) -> None:
