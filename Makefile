@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench bench-capture gpu-check sample clean
+.PHONY: setup demo picture test incidents same-as faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench bench-capture gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -32,6 +32,9 @@ check: setup  ## formatting, lint, types
 incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them, HARDEST=1: the faintest
 	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED)) $(if $(HARDEST),--hardest)
 
+same-as: setup  ## all that the command line says, against BASE=<commit>, but for tests/same_as/differences.toml; ONLY=…
+	PYTHONPATH=tests $(BIN)/python -m same_as $(BASE) $(if $(ONLY),--only '$(ONLY)')
+
 VLLM_PYTHON := .venv-vllm/bin/python
 MODEL := .cache/smollm2-135m
 
@@ -43,7 +46,7 @@ vllm-env: .venv-vllm/.stamp $(MODEL)/config.json  ## .venv-vllm with real vLLM f
 $(MODEL)/config.json: samples/make_model.py .venv-vllm/.stamp
 	$(VLLM_PYTHON) samples/make_model.py $(MODEL)
 
-faults: setup vllm-env  ## damaged traces, killed writers and workers, broken disks; a table of what was shown; SEED=… pins them
+faults: setup vllm-env  ## damaged traces, forged profiles, killed writers and workers, broken disks; a table of what was shown; SEED=… pins them
 	PYTHONPATH=tests $(BIN)/python -m faults $(if $(SEED),--seed $(SEED))
 	PYTHONPATH=tests $(VLLM_PYTHON) -m faults.in_vllm --model $(CURDIR)/$(MODEL) $(if $(SEED),--seed $(SEED))
 

@@ -143,7 +143,7 @@ class NotebookReport:
         self._report = report
 
     def __str__(self) -> str:
-        from kvtrace.report.terminal import report_text
+        from kvtrace.report.terminal.text import report_text
 
         return report_text(self._report)
 
@@ -155,7 +155,7 @@ class NotebookReport:
 
     def html(self) -> str:
         """Return the report as one HTML page that needs no network."""
-        from kvtrace.report.html import report_html
+        from kvtrace.report.html.render import report_html
 
         return report_html(self._report, self._run._run)
 

@@ -4,7 +4,7 @@ KVTraceError
 ├── InputError                 exit 2: an input or the command line cannot be used
 │   ├── NotATraceError         the path is no trace, or no run
 │   ├── SchemaVersionError     written by a newer kvtrace
-│   ├── IntegrityError         a file is missing, cut, or differs from its checksum
+│   ├── IntegrityError         a file is missing, cut, differs from its checksum, or cannot be true
 │   ├── EmptyTraceError        a sound trace without a committed row
 │   ├── ArtifactError          a scale artifact cannot be read at all
 │   ├── NoValidCandidateError  every candidate asked for is invalid
@@ -40,7 +40,7 @@ class SchemaVersionError(InputError):
 
 
 class IntegrityError(InputError):
-    """A file of a trace or run is missing, cut, or differs from its checksum."""
+    """A file of a trace or run is missing, cut, differs from its checksum, or holds what it cannot hold."""
 
 
 class EmptyTraceError(InputError):

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from kvtrace.calibration.manifest import Manifest
+from kvtrace.findings.artifact.report_model import ScalesReport
 from kvtrace.gate.comparison import Comparison
 from kvtrace.gate.outcome import CheckOutcome
 from kvtrace.report.sections import Report
-from kvtrace.scales.audit.report_model import ScalesReport
-from kvtrace.scales.manifest import Manifest
 
 _PUBLISHED: Final[dict[str, Any]] = {
     "calibration-manifest.schema.json": Manifest,

@@ -14,7 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from kvtrace.scales.save import save_scales
+from kvtrace.calibration.save import save_scales
 from kvtrace.trace.reader import Trace, open_trace
 
 SAMPLES = Path("samples")

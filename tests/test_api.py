@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from fabricate import fabricate_trace, request
+from support.fabricate import fabricate_trace, request
 
 import kvtrace
 import kvtrace.api
+from kvtrace.calibration.save import save_scales
 from kvtrace.errors import InputError, NoValidCandidateError
-from kvtrace.scales.save import save_scales
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from run_cli import kvtrace
+from support.run_cli import kvtrace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import zarr
-from run_cli import kvtrace
+from support.run_cli import kvtrace
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "samples/smollm2-135m.kvtrace"

@@ -20,6 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+from vllm.platforms import current_platform
 
 from kvtrace.trace.format import (
     REQUESTS_FILE,
@@ -248,7 +249,7 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return f"vLLM {vllm.__version__} on {self._vllm_config.device_config.device_type}"
 
     def _create_trace(self) -> Any:
-        engine = engine_record(self._vllm_config, vllm.__version__)
+        engine = engine_record(self._vllm_config, vllm.__version__, current_platform)
         if stateful := layers_without_kv(self._vllm_config):
             engine.settings["layers_without_kv"] = stateful
             logger.warning("kvtrace: %d layers keep no K and V: %s", len(stateful), ", ".join(stateful))

@@ -91,8 +91,11 @@ def _served_name(config: Any) -> str:
     return str(served[0] if isinstance(served, list | tuple) and served else served or config.model)
 
 
-def engine_record(vllm_config: Any, version: str) -> EngineRecord:
-    """Return the engine and the settings that shape what it writes to its cache."""
+def engine_record(vllm_config: Any, version: str, platform: Any) -> EngineRecord:
+    """Return the engine and the settings that shape what it writes to its cache.
+
+    platform: vLLM's `current_platform`.
+    """
     parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
     settings: dict[str, Any] = {}
     for section, names in _SETTINGS.items():
@@ -108,7 +111,9 @@ def engine_record(vllm_config: Any, version: str) -> EngineRecord:
         version=version,
         torch_version=torch.__version__,
         kvtrace_version=importlib.metadata.version("kvtrace"),
+        platform=_platform_name(platform),
         device=_device_name(vllm_config.device_config.device_type),
+        compute_capability=_compute_capability(platform),
         kv_cache_dtype=str(cache.cache_dtype),
         block_size=cache.block_size,
         tensor_parallel_size=parallel.tensor_parallel_size,
@@ -189,6 +194,19 @@ def _checkpoint_folder(model: str, revision: str | None) -> Path | None:
         return Path(hub.snapshot_download(model, revision=revision, local_files_only=True))
     except Exception:  # noqa: BLE001 -- a digest is worth having, and never worth a failed start
         return None
+
+
+def _platform_name(platform: Any) -> str | None:
+    """Return vLLM's name of the platform. A plug-in's (Gaudi's `hpu`) answers to none of the questions."""
+    for name in ("cuda", "rocm", "cpu", "xpu", "tpu"):
+        if getattr(platform, f"is_{name}", bool)():
+            return name
+    return getattr(platform, "device_name", None) or None
+
+
+def _compute_capability(platform: Any) -> str | None:
+    capability = platform.get_device_capability()
+    return None if capability is None else f"{capability.major}.{capability.minor}"
 
 
 def _device_name(device_type: str) -> str:

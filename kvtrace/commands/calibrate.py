@@ -74,13 +74,13 @@ def calibrate(
     from kvtrace.extras import require_extra
 
     require_extra("analysis", "calibrate", "torch")
+    from kvtrace.calibration.calibrate import calibrate as calibrate_traces
+    from kvtrace.calibration.dataset import DatasetRules
+    from kvtrace.calibration.recipe import Recipe
+    from kvtrace.calibration.text import calibration_text
+    from kvtrace.calibration.write import check_target, write_calibration
     from kvtrace.commands.progress import show_progress
     from kvtrace.numerics import find_engine
-    from kvtrace.scales.calibrate import calibrate as calibrate_traces
-    from kvtrace.scales.calibration_text import calibration_text
-    from kvtrace.scales.dataset import DatasetRules
-    from kvtrace.scales.recipe import Recipe
-    from kvtrace.scales.write_calibration import check_target, write_calibration
     from kvtrace.trace.reader import open_trace
 
     recipe = Recipe(

@@ -45,7 +45,7 @@ ENGINE = Annotated[
     typer.Option(
         "--engine",
         help="Numerics to replay: vllm-cuda, vllm-triton, vllm-cpu, vllm-rocm or sglang. "
-        "Default: the captured engine's if its cache was FP8, else vllm-cuda.",
+        "Default: the captured engine's if its cache was static FP8, else vllm-cuda.",
         show_default=False,
     ),
 ]
@@ -130,7 +130,7 @@ def chosen_setup(
 
     Raises InputError: an unknown name or layer, or no captured layer is left to quantize.
     """
-    from kvtrace.evaluation.candidate import EngineSetup, default_setup
+    from kvtrace.candidates.candidate import EngineSetup, default_setup
     from kvtrace.numerics import find_engine, find_pair
 
     setup = default_setup(traces) if engine is None else EngineSetup(find_engine(engine).name)

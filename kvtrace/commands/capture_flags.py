@@ -56,8 +56,8 @@ def capture_flags(
     import json
     from dataclasses import asdict
 
-    from kvtrace.capturing.flags import capture_commands, commands_text
-    from kvtrace.capturing.options import (
+    from kvtrace.capture.flags import capture_commands, commands_text
+    from kvtrace.capture.options import (
         MAX_CLIENT_ID_CHARS,
         MAX_LABEL_CHARS,
         CaptureOptions,

@@ -63,9 +63,9 @@ def capture_plan(
     import json
     from dataclasses import asdict
 
-    from kvtrace.capturing.model_shape import ModelShape, read_model_shape
-    from kvtrace.capturing.plan import Question, plan_capture
-    from kvtrace.capturing.plan_text import plan_text
+    from kvtrace.capture.model_shape import ModelShape, read_model_shape
+    from kvtrace.capture.plan import Question, plan_capture
+    from kvtrace.capture.plan_text import plan_text
     from kvtrace.errors import InputError
 
     if model is not None:

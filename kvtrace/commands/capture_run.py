@@ -64,10 +64,10 @@ def capture_run(
     force: FORCE = False,
 ) -> None:
     """Send a file of labelled prompts through vLLM, offline, with capture on. Ctrl-C keeps what there is."""
-    from kvtrace.capturing.options import CaptureOptions, parse_bytes, parse_layers
-    from kvtrace.capturing.prompts import read_prompts
-    from kvtrace.capturing.run import OfflineRun, capture_offline, check_output
-    from kvtrace.capturing.vllm_python import find_vllm_python
+    from kvtrace.capture.options import CaptureOptions, parse_bytes, parse_layers
+    from kvtrace.capture.prompts import read_prompts
+    from kvtrace.capture.run import OfflineRun, capture_offline, check_output
+    from kvtrace.capture.vllm_python import find_vllm_python
     from kvtrace.commands.progress import show_progress
     from kvtrace.errors import InputError
 

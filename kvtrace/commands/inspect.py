@@ -31,11 +31,15 @@ def inspect(
     if repair:
         _repair(trace, output, verify=verify, force=force, wants_json=wants_json)
         return
+    from kvtrace.profile.store import verify_profiles
     from kvtrace.trace.reader import open_trace
     from kvtrace.trace.summary import summarize
     from kvtrace.trace.summary_text import summary_text
 
-    summary = summarize(open_trace(trace, may_lack_tokens=True), verify=verify)
+    opened = open_trace(trace, may_lack_tokens=True)
+    summary = summarize(opened, verify=verify)
+    if verify:
+        verify_profiles(opened)
     text = summary.model_dump_json(indent=2) + "\n" if wants_json else summary_text(summary)
     deliver(text, output, force=force)
 
@@ -45,8 +49,8 @@ def _repair(trace: Path, new: Path | None, *, verify: bool, force: bool, wants_j
         raise InputError("--repair needs -o NEW, the name of the new trace, such as NAME-repaired.kvtrace")
     if verify or force:
         raise InputError("--repair rereads everything and never overwrites: leave out --verify and --force")
-    from kvtrace.trace.repair import repair_trace
-    from kvtrace.trace.repair_text import repair_text
+    from kvtrace.trace.repair.repair import repair_trace
+    from kvtrace.trace.repair.text import repair_text
 
     found = repair_trace(trace, new)
     typer.echo(

@@ -75,7 +75,7 @@ def replay(
 
     require_extra("analysis", "replay", "torch", "pyarrow", "safetensors")
     start_without_linear_algebra()
-    from kvtrace.capturing.options import parse_bytes
+    from kvtrace.capture.options import parse_bytes
     from kvtrace.commands.progress import show_progress
     from kvtrace.evaluation import compared_with, standard_candidates
     from kvtrace.evaluation import replay as replay_traces

@@ -163,14 +163,14 @@ def _rendered(built: Report, run: Run, chosen: ReportFormat) -> str:
 
         return report_json(built)
     if chosen is ReportFormat.html:
-        from kvtrace.report.html import report_html
+        from kvtrace.report.html.render import report_html
 
         return report_html(built, run)
     if chosen is ReportFormat.md:
         from kvtrace.report.markdown import report_markdown
 
         return report_markdown(built)
-    from kvtrace.report.terminal import report_text
+    from kvtrace.report.terminal.text import report_text
 
     return report_text(built)
 

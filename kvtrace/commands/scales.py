@@ -60,10 +60,10 @@ def scales(
 
     require_extra("analysis", "scales", "torch")
     from kvtrace.errors import InputError, InvalidCandidateError
+    from kvtrace.findings.artifact.report import scales_report
+    from kvtrace.findings.artifact.text import report_text
+    from kvtrace.findings.artifact.weights import require_existing
     from kvtrace.scales import load_artifact
-    from kvtrace.scales.audit.report import scales_report
-    from kvtrace.scales.audit.text import report_text
-    from kvtrace.scales.audit.weights import require_existing
     from kvtrace.trace.reader import open_trace
 
     require_existing(against)

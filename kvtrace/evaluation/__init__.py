@@ -1,6 +1,6 @@
 """Replay traces through candidates: `replay` is the main path, `candidate` says what can be compared."""
 
-from kvtrace.evaluation.candidate import (
+from kvtrace.candidates.candidate import (
     Candidate,
     EngineSetup,
     bf16,

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvtrace.calibration.magnitudes import Group, Magnitudes
 from kvtrace.errors import InvalidCandidateError
+from kvtrace.findings.artifact import MEASURED_BY_A_RUN, RULES, audit
+from kvtrace.findings.artifact.observed import Observed, observe, per_unit
+from kvtrace.findings.artifact.report import audit_context, unit_of
 from kvtrace.numerics.captured import magnitudes_of
 from kvtrace.runs.schema import FINDINGS
-from kvtrace.scales.audit import MEASURED_BY_A_RUN, RULES, audit
-from kvtrace.scales.audit.observed import Observed, observe, per_unit
-from kvtrace.scales.audit.report import audit_context, unit_of
-from kvtrace.scales.magnitudes import Group, Magnitudes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from kvtrace.evaluation.bind import BoundCandidate
+    from kvtrace.candidates.bind import BoundCandidate
+    from kvtrace.findings.artifact.finding import Finding
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.profile.store import StoredProfile
     from kvtrace.runs.write import RunWriter
-    from kvtrace.scales.audit.finding import Finding
     from kvtrace.trace.format import StoredDtype
     from kvtrace.trace.reader import Trace
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from kvtrace.evaluation.apply import AppliedScales
-    from kvtrace.evaluation.candidate import EngineSetup
+    from kvtrace.candidates.apply import AppliedScales
+    from kvtrace.candidates.candidate import EngineSetup
     from kvtrace.evaluation.reading import Progress
     from kvtrace.trace.cells import Cells
     from kvtrace.trace.reader import Block, MergedLayer, Trace

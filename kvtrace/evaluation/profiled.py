@@ -15,8 +15,8 @@ from kvtrace.evaluation.sums import Vectors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kvtrace.evaluation.apply import AppliedScales
-    from kvtrace.evaluation.candidate import EngineSetup
+    from kvtrace.candidates.apply import AppliedScales
+    from kvtrace.candidates.candidate import EngineSetup
     from kvtrace.evaluation.sums import TensorSums
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.profile.store import StoredProfile

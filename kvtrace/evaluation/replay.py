@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtrace import __version__
+from kvtrace.candidates.bind import bind_candidates
 from kvtrace.errors import InputError
-from kvtrace.evaluation.bind import bind_candidates
 from kvtrace.evaluation.device import choose_device
 from kvtrace.evaluation.serving import attention_backends, measured_manifest
 from kvtrace.evaluation.source import Method, Settings, SourceReplay
@@ -26,8 +26,8 @@ from kvtrace.trace.several import refuse_same_capture
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvtrace.evaluation.bind import BoundCandidate
-    from kvtrace.evaluation.candidate import Candidate
+    from kvtrace.candidates.bind import BoundCandidate
+    from kvtrace.candidates.candidate import Candidate
     from kvtrace.evaluation.reading import Progress
     from kvtrace.runs.manifest import ServingManifest, SuppliedManifest
     from kvtrace.runs.record import PolicyStamp
@@ -148,7 +148,8 @@ def _source_record(name: str, trace: Trace, method: str, *, tensors_reread: bool
         created_at=trace.record.created_at,
         model=trace.record.model,
         engine=trace.record.engine,
-        has_fp8_cache=trace.has_fp8_cache,
+        has_fp8_cache=trace.cache_kind == "static_fp8",
+        cache_dtypes=trace.cache_dtypes,
         attention_backends=attention_backends(trace),
         closed=all(store.commit.closed for store in trace.ranks),
         method=method,

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtrace.evaluation.apply import AppliedScales
-    from kvtrace.evaluation.candidate import EngineSetup
+    from kvtrace.candidates.apply import AppliedScales
+    from kvtrace.candidates.candidate import EngineSetup
     from kvtrace.trace.profile_format import TensorRecord
 
 

@@ -6,13 +6,13 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace import __version__
+from kvtrace.calibration.manifest import parse_manifest
 from kvtrace.runs.manifest import MeasuredManifest, ServingManifest
-from kvtrace.scales.manifest import parse_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kvtrace.evaluation.bind import BoundCandidate
+    from kvtrace.candidates.bind import BoundCandidate
     from kvtrace.trace.reader import Trace
 
 _FOUND_OUT_AT_START: Final = {"cache_config": {"num_gpu_blocks"}}

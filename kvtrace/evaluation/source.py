@@ -26,9 +26,9 @@ from kvtrace.trace.profile_format import GROUPS_DIRECTORY, PROFILE_DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from kvtrace.evaluation.apply import AppliedScales
-    from kvtrace.evaluation.bind import BoundCandidate
-    from kvtrace.evaluation.candidate import EngineSetup
+    from kvtrace.candidates.apply import AppliedScales
+    from kvtrace.candidates.bind import BoundCandidate
+    from kvtrace.candidates.candidate import EngineSetup
     from kvtrace.evaluation.per_token_head import OnlineSums
     from kvtrace.evaluation.reading import Progress
     from kvtrace.evaluation.sums import TensorSums, Vectors

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtrace.evaluation.candidate import Candidate, EngineSetup
+    from kvtrace.candidates.candidate import Candidate, EngineSetup
     from kvtrace.evaluation.sums import TensorSums
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.profile.store import StoredProfile

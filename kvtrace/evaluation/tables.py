@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from kvtrace.calibration.manifest import parse_manifest
 from kvtrace.numerics.captured import magnitudes_of
 from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
 from kvtrace.numerics.rounding_floor import rounding_floor_db
 from kvtrace.runs.schema import CANDIDATES, CELLS, GROUPS, LAYERS, REQUESTS, ROWS, SAMPLING, SCALES, VECTORS
-from kvtrace.scales.manifest import parse_manifest
 from kvtrace.trace.completeness import rows_lost
 from kvtrace.trace.strata import PHASES
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtrace.evaluation.apply import AppliedScales
-    from kvtrace.evaluation.bind import BoundCandidate
-    from kvtrace.evaluation.candidate import Candidate, EngineSetup, ScaleKey
+    from kvtrace.candidates.apply import AppliedScales
+    from kvtrace.candidates.bind import BoundCandidate
+    from kvtrace.candidates.candidate import Candidate, EngineSetup, ScaleKey
     from kvtrace.evaluation.sums import TensorSums, Vectors
     from kvtrace.runs.write import RunWriter
     from kvtrace.scales import ScaleArtifact

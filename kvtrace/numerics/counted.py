@@ -50,6 +50,9 @@ def counted_errors(
     each cell. count: [num_entries], whole numbers. start: [num_cells + 1], where each cell's entries begin.
     scale: [num_scales], > 0. Releases the GIL: call it from several threads.
     """
+    assert _are_segments(start, len(place)), "`start` leads out of the entries"
+    assert len(count) == len(place), "not one count for each entry"
+    assert place.max(initial=0) < max(1, len(magnitude)), "an entry's magnitude is not there"
     num_cells, num_scales = len(start) - 1, len(scale)
     counts = np.zeros((3, num_scales, num_cells), np.int64)
     squares = np.zeros((2, num_scales, num_cells))
@@ -62,6 +65,11 @@ def counted_errors(
         beyond = _sums_beyond(magnitude, place, count, start, first, last)
         _count_beyond(magnitude, beyond, first, scale, write, counts, squares[1])
     return CountedErrors(counts, squares)
+
+
+def _are_segments(start: NDArray[np.int64], num_entries: int) -> bool:
+    """Return whether segments that begin there take all entries: the kernels index without bounds checks."""
+    return bool(start[0] == 0 and start[-1] == num_entries and (start[1:] >= start[:-1]).all())
 
 
 def _aligned(shape: tuple[int, int]) -> NDArray[np.float64]:
@@ -132,6 +140,8 @@ def segment_sums(
     [num_segments + 1]. magnitude: of every finite code. The largest code is -1 where no value is finite.
     Releases the GIL.
     """
+    assert _are_segments(start, len(code)), "`start` leads out of the entries"
+    assert len(count) == len(code), "not one count for each entry"
     num_segments = len(start) - 1
     counts, energy = np.zeros((3, num_segments), np.int64), np.zeros(num_segments)
     _sum_segments(code, count, start, magnitude, counts, energy)

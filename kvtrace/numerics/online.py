@@ -25,13 +25,15 @@ class OnlinePolicy:
     format: str
     """e4m3fn or int8."""
     max_value: float
+    vllm_dtype: str
+    """vLLM's cache dtype that is such a cache."""
 
 
 ONLINE_POLICIES: Final = {
     policy.name: policy
     for policy in (
-        OnlinePolicy("fp8-per-token-head", "e4m3fn", E4M3FN.max_value),
-        OnlinePolicy("int8-per-token-head", "int8", 127.0),
+        OnlinePolicy("fp8-per-token-head", "e4m3fn", E4M3FN.max_value, "fp8_per_token_head"),
+        OnlinePolicy("int8-per-token-head", "int8", 127.0, "int8_per_token_head"),
     )
 }
 

@@ -36,9 +36,13 @@ def count_magnitudes(
     start: [num_heads · num_cells + 1], where each (kv_head, cell) begins in them.
     absmax: [rank, kv_head], the largest code of each vector, inf and NaN included; ordered as `row_of_rank`.
     """
-    _, num_heads, head_dim = values.shape
+    num_rows, num_heads, head_dim = values.shape
     num_cells = len(cell_start) - 1
     rows_in_cell = np.diff(cell_start)
+    # The kernel indexes without bounds checks.
+    assert rows_in_cell.min(initial=0) >= 0 == cell_start[0], "cells that do not follow each other"
+    assert cell_start[-1] <= len(row_of_rank), "a cell of more rows than there are"
+    assert not len(row_of_rank) or 0 <= row_of_rank.min() <= row_of_rank.max() < num_rows, "no such row"
     capacity = int(np.minimum(rows_in_cell * head_dim, NUM_CODES).sum()) * num_heads
     # One more than can be used: the kernel writes before it knows whether to keep.
     code, count = np.empty(capacity + 1, np.uint16), np.empty(capacity + 1, np.uint32)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from kvtrace import __version__
 from kvtrace.errors import IntegrityError
-from kvtrace.profile.arrays import read_array, replace_array, write_array, write_group
+from kvtrace.profile.arrays import read_array, write_array, write_group
+from kvtrace.profile.chunk_list import chunk_stats, read_chunk_list, reread_changed, write_chunk_list
 from kvtrace.profile.counts import TensorProfile
+from kvtrace.profile.validate import problem_of_arrays, problem_of_record
 from kvtrace.trace.chunks import chunk_path
 from kvtrace.trace.format import seal, unseal
 from kvtrace.trace.profile_format import (
+    GROUPS_DIRECTORY,
     PROFILE_DIRECTORY,
     PROFILE_FILE,
     PROFILE_SCHEMA_VERSION,
     CellRecord,
     ProfileRecord,
     TensorRecord,
-    chunk_specs,
     tensor_specs,
 )
 from kvtrace.trace.staging import locked, put, staged
@@ -33,10 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from kvtrace.trace.cells import Cells
-    from kvtrace.trace.reader import BlockRef, Trace
+    from kvtrace.trace.reader import Trace
 
 _READ_AHEAD: Final = 4
 _KEEP_BYTES: Final = 64 << 20
@@ -65,13 +62,13 @@ class StoredProfile:
     def tensors(self) -> Iterator[TensorProfile]:
         """Yield every layer's K and V, by layer; the next ones are read meanwhile, and up to 64 MiB are kept.
 
-        Raises IntegrityError: an array is missing or damaged.
+        Raises IntegrityError: an array is missing, damaged, or none that a profile can have.
         """
         if self._kept:
             yield from self._kept
             return
         keep, num_bytes = list[TensorProfile](), 0
-        for tensor in self._all_read():
+        for tensor in self.all_read():
             num_bytes += tensor.num_bytes
             if num_bytes <= _KEEP_BYTES:
                 keep.append(tensor)
@@ -79,7 +76,13 @@ class StoredProfile:
         if num_bytes <= _KEEP_BYTES:
             self._kept[:] = keep
 
-    def _all_read(self) -> Iterator[TensorProfile]:
+    def check_record(self, trace: Trace) -> None:
+        """Raise IntegrityError where no profile of the trace can have this record."""
+        if why := problem_of_record(self.record, trace):
+            raise IntegrityError(f"{self.path / PROFILE_FILE}: is invalid ({why}). {self._mend}")
+
+    def all_read(self) -> Iterator[TensorProfile]:
+        """Yield the same and keep nothing."""
         records = sorted(self.record.tensors, key=lambda tensor: (tensor.layer, tensor.tensor))
         with ThreadPoolExecutor(2, thread_name_prefix="kvtrace-read") as pool:
             for first in range(0, len(records), _READ_AHEAD):
@@ -94,12 +97,19 @@ class StoredProfile:
         }
         specs = tensor_specs(record)
         crcs = record.crcs or (None,) * len(specs)
-        mend = _COPY_AGAIN if self.stands_alone else f"Delete {self.path}: the profile is made again"
         arrays = {
-            name: read_array(self.path, spec, lengths[name], crc, mend=mend)
+            name: read_array(self.path, spec, lengths[name], crc, mend=self._mend)
             for (name, spec), crc in zip(specs.items(), crcs, strict=True)
         }
-        return TensorProfile(record, **arrays)
+        tensor = TensorProfile(record, **arrays)
+        if problem := problem_of_arrays(tensor):
+            name, why = problem
+            raise IntegrityError(f"{chunk_path(self.path, specs[name], 0)}: is invalid ({why}). {self._mend}")
+        return tensor
+
+    @property
+    def _mend(self) -> str:
+        return _COPY_AGAIN if self.stands_alone else f"Delete {self.path}: the profile is made again"
 
 
 def find_profile(trace: Trace, directory: str = PROFILE_DIRECTORY) -> StoredProfile | None:
@@ -108,19 +118,47 @@ def find_profile(trace: Trace, directory: str = PROFILE_DIRECTORY) -> StoredProf
     The tensors are not reread: every chunk's presence, size and modification time is compared with those
     at profiling, and only a chunk that differs, as in a copied trace, is read and checked, once. A trace
     without any tensor chunk is valid: the profile stands for it.
-    Raises IntegrityError: some chunks are missing, or one has changed and is damaged.
+    Raises IntegrityError: some chunks are missing, one has changed and is damaged, or no profile of the trace
+    can have this record.
     """
     path = trace.path / directory
+    record = _believed_record(trace, path)
+    if record is None:
+        return None
+    refs = trace.block_refs()
+    now = chunk_stats(refs)
+    profile = StoredProfile(path, record, stands_alone=bool((now[0] < 0).all()))
+    profile.check_record(trace)
+    if profile.stands_alone:
+        return profile
+    return replace(profile, num_reread=reread_changed(trace, path, refs, now))
+
+
+def verify_profiles(trace: Trace) -> None:
+    """Reread every array of every profile that a replay of the trace would use.
+
+    A profile.json that is damaged is no fault: without it a replay makes the profile again.
+    Raises IntegrityError naming the file.
+    """
+    for directory in (PROFILE_DIRECTORY, GROUPS_DIRECTORY):
+        path = trace.path / directory
+        if record := _believed_record(trace, path):
+            profile = StoredProfile(path, record)
+            profile.check_record(trace)
+            read_chunk_list(path, record.num_chunks)
+            for _ in profile.all_read():
+                pass
+
+
+def _believed_record(trace: Trace, path: Path) -> ProfileRecord | None:
+    """Return the record of a profile of this state of the trace; None where there is no such one."""
     try:
         record = unseal((path / PROFILE_FILE).read_bytes(), ProfileRecord)
     except (OSError, ValueError):
         return None
     if record.schema_version.split(".")[0] != PROFILE_SCHEMA_VERSION.split(".")[0]:
         return None
-    if record.trace_sha256 != trace.digest:
-        return None
-    num_reread, none_there = _check_chunks(trace, path, record)
-    return StoredProfile(path, record, num_reread, stands_alone=none_there)
+    return record if record.trace_sha256 == trace.digest else None
 
 
 def write_profile(trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], path: Path) -> StoredProfile:
@@ -136,11 +174,9 @@ def fill_profile(
     trace: Trace, cells: Cells, tensors: Iterable[TensorProfile], directory: Path
 ) -> StoredProfile:
     """Write the profile into an empty directory."""
-    sizes, mtimes = _chunk_stats(trace.block_refs())
+    sizes, mtimes = chunk_stats(trace.block_refs())
     records = tuple(_write_tensor(directory, tensor) for tensor in tensors)
-    write_group(directory, "chunks")
-    for spec, values in zip(chunk_specs(), (sizes, mtimes), strict=True):
-        write_array(directory, spec, values)
+    write_chunk_list(directory, (sizes, mtimes))
     record = ProfileRecord(
         trace_sha256=trace.digest,
         kvtrace_version=__version__,
@@ -184,43 +220,3 @@ def _cell_records(cells: Cells) -> Iterator[CellRecord]:
             sampling_id=int(cells.sampling_id[i]),
             request_group=None if cells.request_group is None else int(cells.request_group[i]),
         )
-
-
-def _check_chunks(trace: Trace, path: Path, record: ProfileRecord) -> tuple[int, bool]:
-    """Return how many chunks were reread, and whether none is there."""
-    refs = trace.block_refs()
-    now = _chunk_stats(refs)
-    if (now[0] < 0).all():
-        return 0, True
-    then = [read_array(path, spec, record.num_chunks) for spec in chunk_specs()]
-    changed = np.zeros(len(refs), bool)
-    for before, after in zip(then, now, strict=True):
-        changed |= before != after
-    if changed.any():
-        for index in np.flatnonzero(changed):
-            refs[index].load()
-        for store in trace.ranks:
-            store.check()
-        _note_times(path, now)
-    return int(changed.sum()), False
-
-
-def _note_times(path: Path, stats: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
-    """Keep the new times, so that a copied trace is reread once and not at every use."""
-    for spec, values in zip(chunk_specs(), stats, strict=True):
-        with contextlib.suppress(OSError):  # a trace that cannot be written is reread the next time
-            replace_array(path, spec, values)
-
-
-def _chunk_stats(refs: list[BlockRef]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return size and modification time (ns) of every tensor chunk; -1 where it is missing."""
-    stats = np.full((2, len(refs)), -1, np.int64)
-    for index, ref in enumerate(refs):
-        try:
-            found = chunk_path(ref.store.path, ref.spec, ref.chunk).stat()
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise IntegrityError(f"{ref.store.path}: cannot be read ({error.strerror})") from error
-        stats[:, index] = found.st_size, found.st_mtime_ns
-    return stats[0], stats[1]

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
 from kvtrace.report.wording import count, number, percent, span
+from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.diagnosis import Finding
+    from kvtrace.findings.finding import Finding
     from kvtrace.report.sections import (
         CandidateSummary,
         Head,
@@ -50,7 +51,12 @@ def _range_answer(report: Report, candidate: CandidateSummary) -> str:
 def effect_statement(source: Source, scales: Sequence[LoadedScales]) -> str:
     """Return whether FP8 was in effect in a trace, and with which scales."""
     dtype = f"cache dtype {plain(source.kv_cache_dtype, 20)}"
-    if not source.has_fp8_cache:
+    if source.cache_kind == "other":
+        return (
+            f"cache dtype {plain(quantized_names(source.cache_dtypes), 60)}: quantized, but NOT as static "
+            "FP8, so every candidate with given scales is hypothetical: what they would do to these values."
+        )
+    if source.cache_kind == "unquantized":
         return (
             f"{dtype}: NO FP8 was in effect at capture, so every candidate is hypothetical: what its scales "
             "would do to these values."
@@ -95,7 +101,9 @@ def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
 
 
 def _short_loaded(report: Report, candidate: CandidateSummary) -> str:
-    """Return a sentence on whether the artifact ran, or nothing where no FP8 was in effect."""
+    """Return a sentence on whether the artifact or the policy ran, or nothing where that cannot be."""
+    if candidate.kind == "online" and not candidate.hypothetical:
+        return "Is what ran. "
     compared = [scales for source in report.sources if (scales := _comparable(report, source, candidate))]
     if not compared:
         return ""
@@ -130,8 +138,16 @@ def hypothetical_statement(report: Report, first: Finding) -> str:
         )
     if _was_what_ran(report, candidate):
         return ""
-    if any(source.has_fp8_cache for source in report.sources):
+    if any(source.cache_kind == "static_fp8" for source in report.sources):
         return "The captured engine used other scales: this is what these would do."
+    others = {
+        name for source in report.sources if source.cache_kind == "other" for name in source.cache_dtypes
+    }
+    if others:
+        return (
+            f"The captured cache was {plain(quantized_names(others), 60)}, not static FP8: this is what "
+            "these scales would do."
+        )
     return "No FP8 was in effect at capture: this is what these scales would do."
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kvtrace.diagnosis import diagnose
+from kvtrace.findings.diagnose import diagnose
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.report.intervals import intervals_of
 from kvtrace.report.sections import (
@@ -137,7 +137,9 @@ def _source(record: SourceRecord) -> Source:
         device=record.engine.device,
         kv_cache_dtype=record.engine.kv_cache_dtype,
         attention_backends=record.attention_backends,
-        has_fp8_cache=record.has_fp8_cache,
+        has_fp8_cache=record.cache_kind == "static_fp8",
+        cache_kind=record.cache_kind,
+        cache_dtypes=record.cache_dtypes,
     )
 
 

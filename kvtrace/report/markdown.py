@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.plain_text import plain
 from kvtrace.report.answer import hypothetical_statement
 from kvtrace.report.wording import count, decibel, ended, percent
+from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.diagnosis import Finding
+    from kvtrace.findings.finding import Finding
     from kvtrace.report.sections import Report
 
 MAX_LINES: Final = 40
@@ -75,10 +76,14 @@ def _sources(report: Report) -> Iterator[str]:
     named = []
     for source in report.sources[:3]:
         captured = datetime.fromtimestamp(source.captured_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-        fp8 = "FP8 in effect" if source.has_fp8_cache else "no FP8 in effect"
+        effect = {
+            "static_fp8": "FP8 in effect",
+            "unquantized": "no FP8 in effect",
+            "other": f"{_text(quantized_names(source.cache_dtypes), _NAME)} cache, not static FP8",
+        }[source.cache_kind]
         named.append(
             f"{_text(source.name, _NAME)} ({_text(source.model, _NAME)}, {_text(source.engine, 20)} "
-            f"{_text(source.engine_version, 20)}, {captured}, {fp8}, trace {source.trace_sha256[:12]})"
+            f"{_text(source.engine_version, 20)}, {captured}, {effect}, trace {source.trace_sha256[:12]})"
         )
     more = f" and {len(report.sources) - 3} more" if len(report.sources) > 3 else ""
     tokens = sum(one.num_prefill_tokens + one.num_decode_tokens for one in report.captured)

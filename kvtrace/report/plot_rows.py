@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.report.html_axes import PHASES, TENSORS
-from kvtrace.report.html_page import axis_start, calibrated_rule
+from kvtrace.report.html.axes import PHASES, TENSORS
+from kvtrace.report.html.page import axis_start, calibrated_rule
 from kvtrace.stats.fractions import MIN_REQUESTS
 
 if TYPE_CHECKING:
-    from kvtrace.report.html_data import ChartData
+    from kvtrace.report.html.tables import ChartData
 
 Rows = list[dict[str, Any]]
 

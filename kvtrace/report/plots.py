@@ -12,9 +12,9 @@ from kvtrace.report.charts.before_after import before_after
 from kvtrace.report.charts.by_position import by_position
 from kvtrace.report.charts.heat_map import heat_map
 from kvtrace.report.charts.theme import LIGHT, chart_config
-from kvtrace.report.html_axes import TENSORS
-from kvtrace.report.html_data import chart_data
-from kvtrace.report.html_page import distinct_labels, first_choice, scale_ends
+from kvtrace.report.html.axes import TENSORS
+from kvtrace.report.html.page import distinct_labels, first_choice, scale_ends
+from kvtrace.report.html.tables import chart_data
 from kvtrace.report.plot_rows import Rows, band_rows, before_after_rows, heat_map_rows, position_rows
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvtrace.report.charts.axes import Spec
-    from kvtrace.report.html_data import ChartData
+    from kvtrace.report.html.tables import ChartData
     from kvtrace.report.sections import Report
     from kvtrace.runs.open import Run
 

@@ -11,12 +11,14 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import ConfigDict
 
-from kvtrace.diagnosis import Finding, HeadLoss, Verdict  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.findings.diagnose import HeadLoss, Verdict  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.findings.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.report.intervals import Intervals  # noqa: TC001
+from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 
 Tensor = Literal["k", "v"]
 
-REPORT_SCHEMA_VERSION: Final = "1.0"
+REPORT_SCHEMA_VERSION: Final = "1.1"
 _DOCUMENTED: Final = ConfigDict(use_attribute_docstrings=True)
 """The text under a field becomes its description in the published schema."""
 NOT_VISIBLE: Final = (
@@ -87,7 +89,11 @@ class Source:
     kv_cache_dtype: str
     attention_backends: tuple[str, ...]
     has_fp8_cache: bool
-    """False: the engine wrote no FP8, so no scale was in effect."""
+    """False: the engine wrote no static FP8, so no loaded scale was in effect."""
+    cache_kind: CacheKind
+    """Of the captured layers taken together; other: quantized, but not as static FP8. Since 1.1."""
+    cache_dtypes: tuple[str, ...]
+    """Distinct cache dtypes of the captured layers; empty where the run does not tell. Since 1.1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from kvtrace.runs.manifest import ServingManifest
 from kvtrace.runs.table import RUN_SCHEMA_VERSION
+from kvtrace.trace.cache_dtypes import CacheKind, common_kind
 from kvtrace.trace.format import EngineRecord, ModelRecord, Record
 
 
@@ -26,7 +27,9 @@ class SourceRecord(Record):
     model: ModelRecord
     engine: EngineRecord
     has_fp8_cache: bool
-    """Whether the engine wrote any captured layer's K and V as FP8."""
+    """Whether the engine wrote the captured layers' K and V as static FP8; it may have left some layers."""
+    cache_dtypes: tuple[str, ...] = ()
+    """Distinct cache dtypes of the captured layers, sorted. Empty in runs of an earlier kvtrace."""
     attention_backends: tuple[str, ...] = ()
     """Distinct backends of the captured layers, sorted."""
     closed: bool = True
@@ -35,6 +38,13 @@ class SourceRecord(Record):
     """direct (element by element) or profile (over exact counts); float32 traces are always direct."""
     tensors_reread: bool = True
     """False where the trace's profile stood for its tensors: their files were looked at, not read."""
+
+    @property
+    def cache_kind(self) -> CacheKind:
+        """Return what the captured layers' caches are taken together."""
+        if self.cache_dtypes:
+            return common_kind(self.cache_dtypes)
+        return "static_fp8" if self.has_fp8_cache else "unquantized"
 
 
 class RunRecord(Record):

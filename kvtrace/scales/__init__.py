@@ -9,9 +9,9 @@
     resolved.granularity, resolved.note  # as applied; what a reader must know, or None
     artifact.sha256, artifact.format, artifact.unmatched
 
-    from kvtrace.scales.audit.report import scales_report  # findings; needs torch, as calibrate does
-    from kvtrace.scales.calibrate import calibrate  # scales from traces
-    from kvtrace.scales.save import save_scales
+    from kvtrace.findings.artifact.report import scales_report  # findings; needs torch, as calibrate does
+    from kvtrace.calibration.calibrate import calibrate  # scales from traces
+    from kvtrace.calibration.save import save_scales
     save_scales(directory, {(layer, "k"): (0.04,), (layer, "v"): (0.01,)}, model=config_json)  # bf16
 
 For a trace: num_layers = trace.record.model.num_layers, kv_heads_per_layer = trace.record.model.num_kv_heads

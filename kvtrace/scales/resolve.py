@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import InvalidCandidateError
 from kvtrace.plain_text import plain
+from kvtrace.scales.loaders import base_method, compressed_tensors_method, per_rank
+from kvtrace.scales.loaders.contract import HeadLayout, LayerScales, unit_layer
 from kvtrace.scales.model_match import model_notes
 from kvtrace.scales.resolved import EffectiveScale, EngineSetup, Note, ResolvedScales
-from kvtrace.scales.rules import base_method, compressed_tensors_method, per_rank
-from kvtrace.scales.rules.contract import HeadLayout, LayerScales, unit_layer
+from kvtrace.trace.cache_dtypes import cache_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from kvtrace.scales.artifact import Granularity, ScaleArtifact
+    from kvtrace.scales.loaders.contract import Rule
     from kvtrace.scales.resolved import EngineName, NoteKind
-    from kvtrace.scales.rules.contract import Rule
 
 _ENGINES: Final[tuple[EngineName, ...]] = ("vllm", "sglang", "tensorrt-llm")
 _NATIVE_ENGINE: Final[dict[str, EngineName]] = {"sglang-json": "sglang", "tensorrt-llm": "tensorrt-llm"}
@@ -43,7 +44,7 @@ def resolve(
     engine the format was made for. tp: tensor-parallel ranks; None: as many as the artifact has, else 1.
     Values are not judged here: see `ResolvedScales.invalid_reason` and `require_valid`.
     Raises InvalidCandidateError: an unknown engine, or heads that cannot be split over `tp` ranks.
-    Source of the rules: vLLM 0.32, `kvtrace/scales/rules/`.
+    Source of the rules: vLLM 0.32, `kvtrace/scales/loaders/`.
     """
     setup = EngineSetup(
         _engine(artifact, engine), backend, tp or artifact.num_ranks or 1, kv_cache_dtype, fnuz
@@ -75,9 +76,11 @@ def _engine(artifact: ScaleArtifact, engine: str | None) -> EngineName:
 
 def _layer(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: EngineSetup) -> LayerScales:
     dtype = setup.kv_cache_dtype
-    if not dtype.startswith("fp8") or "per_token_head" in dtype:
+    if cache_kind(dtype) != "static_fp8":
         found = unit_layer(layer, layout.num_heads, f"the cache dtype is {dtype}")
-        found.add("not-fp8", f"the cache dtype is {dtype}: the artifact's scales are not used")
+        found.add(
+            "not-fp8", f"the cache dtype is {dtype}, not static FP8: the artifact's scales are not used"
+        )
         return found
     rule = _rule(artifact)
     if rule is None:

@@ -42,7 +42,7 @@ def exceeding_limit(sums: RequestSums, limit: ArrayLike, *, level: float = 0.05)
     """Return which fractions exceed `limit` in the traffic that the requests stand for.
 
     What `kvtrace check` does with one limit in one segment (it pools the p-values of all of them); the
-    simulated false-discovery rate of tests/test_stats_coverage.py is this function's.
+    simulated false-discovery rate of tests/stats/test_coverage.py is this function's.
     limit: 0 to 1, broadcastable to the sums, so that each fraction may have a limit of its own.
     """
     return discoveries(exceedance_p_values(sums, limit), level=level)

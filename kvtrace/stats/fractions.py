@@ -15,7 +15,7 @@ interval of Clopper and Pearson (1934), with requests counted instead of vectors
 Korn and Graubard's interval (1998, Survey Methodology 24) and others that estimate a design effect fail for
 rare events: few requests with an event say next to nothing about the correlation, and none nothing at all.
 Simulated coverage of the 95 % interval: 93 to 99.5 % at a within-request correlation of 0.1, for 5 to 300
-requests and fractions of 0.001 to 0.5 (tests/test_stats_coverage.py); down to 92 % at a correlation of 0.4.
+requests and fractions of 0.001 to 0.5 (tests/stats/test_coverage.py); down to 92 % at a correlation of 0.4.
 """
 
 from __future__ import annotations

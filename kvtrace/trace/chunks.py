@@ -7,6 +7,7 @@ the files itself: one chunk at a time, straight into a caller's buffer, each err
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
@@ -48,13 +49,20 @@ def decode_chunk(
     if len(content) < _BLOSC_HEADER_BYTES + CRC_BYTES or google_crc32c.value(content) != _CRC_RESIDUE:
         raise ValueError("the CRC32C of its content does not match the one it ends with")
     dtype = np.dtype(spec.dtype).newbyteorder("<")
-    values = np.empty((num_rows, *spec.row_shape), dtype=dtype) if out is None else out
     body = memoryview(content)[:-CRC_BYTES]
-    unpacked_bytes = int.from_bytes(body[4:8], "little")  # the blosc header's nbytes
-    if unpacked_bytes != values.nbytes:
-        raise ValueError(f"it unpacks to {unpacked_bytes:,} bytes, expected {values.nbytes:,}")
+    # Blosc believes what its header says of both sizes, and would read beyond a body that is shorter.
+    unpacked_bytes, packed_bytes = (int.from_bytes(body[at : at + 4], "little") for at in (4, 12))
+    expected_bytes = num_rows * math.prod(spec.row_shape) * dtype.itemsize
+    if unpacked_bytes != expected_bytes:
+        raise ValueError(f"it unpacks to {unpacked_bytes:,} bytes, expected {expected_bytes:,}")
+    if packed_bytes != len(body):
+        raise ValueError(f"its header says {packed_bytes:,} bytes, it has {len(body):,}")
+    values = np.empty((num_rows, *spec.row_shape), dtype=dtype) if out is None else out
     if unpacked_bytes:  # blosc packs an empty array and refuses to unpack it
-        _BLOSC.decode(body, values)
+        try:
+            _BLOSC.decode(body, values)
+        except RuntimeError as error:  # blosc's, for whatever it cannot unpack
+            raise ValueError(str(error)) from error
     return values.astype(spec.dtype, copy=False)
 
 

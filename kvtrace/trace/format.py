@@ -13,7 +13,7 @@
         reserve           space that the writer gives back when it fails; gone after an orderly end
         rows/kv/{request,position,step,sampling_id}    [row]
         layers/NN/{k,v}                                [row, kv_head, head_dim]
-      repair.json         only in a repaired trace: what was lost (`kvtrace.trace.repair_record`)
+      repair.json         only in a repaired trace: what was lost (`kvtrace.trace.repair.record`)
       profile/, profile-groups/    only after a replay: counts over all of it (`kvtrace.trace.profile_format`)
 
 Every record is *sealed*: it carries `crc32c`, the checksum of itself without that key (`seal`). Every chunk
@@ -34,7 +34,7 @@ from kvtrace.trace.sealed import RecordT as RecordT
 from kvtrace.trace.sealed import seal as seal
 from kvtrace.trace.sealed import unseal as unseal
 
-SCHEMA_VERSION: Final = "1.1"
+SCHEMA_VERSION: Final = "1.2"
 TRACE_SUFFIX: Final = ".kvtrace"
 UNLABELLED: Final = "unlabelled"
 """The workload of a request whose client gave none."""
@@ -84,7 +84,13 @@ class EngineRecord(Record):
     version: str
     torch_version: str
     kvtrace_version: str
+    platform: str | None = None
+    """cuda, rocm, cpu, xpu, tpu, hpu, or another by the engine's name. Since 1.2; `kvtrace.trace.platforms`
+    tells it of older traces."""
     device: str
+    """The product's name, such as "NVIDIA H100 80GB HBM3"; the device type where a platform has no names."""
+    compute_capability: str | None = None
+    """Such as "9.0"; None where the platform has none. Since 1.2."""
     kv_cache_dtype: str
     """As the engine resolved it: `auto` (the model's dtype), `fp8_e4m3`, …"""
     block_size: int
@@ -138,7 +144,7 @@ class LayerRecord(Record):
     backend: str
     implementation: str
     kv_cache_dtype: str
-    """Effective for this layer; `auto` means the model's dtype, so no FP8."""
+    """Effective for this layer; `auto` means the model's dtype. `kvtrace.trace.cache_dtypes` judges it."""
     block_size: int
     sliding_window: int | None = None
     k_scale: tuple[float, ...]
@@ -146,11 +152,6 @@ class LayerRecord(Record):
     v_scale: tuple[float, ...]
     q_scale: tuple[float, ...] = (1.0,)
     details: dict[str, Any] = Field(default_factory=dict)
-
-    @property
-    def has_fp8_cache(self) -> bool:
-        """Whether the engine writes this layer's K and V as FP8."""
-        return self.kv_cache_dtype.startswith("fp8")
 
 
 class RankRecord(Record):

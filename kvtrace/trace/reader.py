@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from kvtrace.errors import EmptyTraceError, IntegrityError, NotATraceError, SchemaVersionError
+from kvtrace.trace.cache_dtypes import CacheKind, cache_kind, common_kind
 from kvtrace.trace.format import (
     RANK_FILE,
     REQUESTS_FILE,
@@ -23,7 +24,8 @@ from kvtrace.trace.format import (
     SamplingRecord,
     TraceRecord,
 )
-from kvtrace.trace.repair_record import REPAIR_FILE, RepairRecord
+from kvtrace.trace.platforms import platform_of
+from kvtrace.trace.repair.record import REPAIR_FILE, RepairRecord
 from kvtrace.trace.requests import (
     COPY_OR_REPAIR,
     read_covered,
@@ -96,7 +98,11 @@ class MergedLayer:
     k_scale: tuple[float, ...]
     """Effective scale of each head of `kv_heads`."""
     v_scale: tuple[float, ...]
-    has_fp8_cache: bool
+
+    @property
+    def cache_kind(self) -> CacheKind:
+        """Return whether the engine wrote its K and V as static FP8, unquantized or otherwise."""
+        return cache_kind(self.kv_cache_dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +132,19 @@ class Trace:
         return self.joined.tokens
 
     @property
-    def has_fp8_cache(self) -> bool:
-        """Whether the engine wrote any captured layer's K and V as FP8."""
-        return any(layer.has_fp8_cache for layer in self.layers.values())
+    def cache_dtypes(self) -> tuple[str, ...]:
+        """Return the distinct cache dtypes of the captured layers, sorted."""
+        return tuple(sorted({layer.kv_cache_dtype for layer in self.layers.values()}))
+
+    @property
+    def cache_kind(self) -> CacheKind:
+        """Return what the captured layers' caches are taken together."""
+        return common_kind(self.cache_dtypes)
+
+    @property
+    def platform(self) -> str | None:
+        """Return the platform that the engine ran on, None where it cannot be told."""
+        return platform_of(self.record.engine, [layer.backend for layer in self.layers.values()])
 
     def block_refs(self) -> list[BlockRef]:
         """List every stored block, in file order; one that a repair left out is there, without rows."""
@@ -263,7 +279,6 @@ def _merge_layer(parts: list[LayerRecord]) -> MergedLayer:
         sliding_window=first.sliding_window,
         k_scale=tuple(k_scale[head] for head in heads),
         v_scale=tuple(v_scale[head] for head in heads),
-        has_fp8_cache=any(part.has_fp8_cache for part in parts),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.completeness import expected_positions
 from kvtrace.trace.format import (
     REQUESTS_FILE,
@@ -16,15 +17,14 @@ from kvtrace.trace.format import (
     Record,
     SamplingRecord,
 )
-from kvtrace.trace.profile_check import verify_profiles
-from kvtrace.trace.repair_record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.trace.repair.record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.requests import read_lines_commit
 from kvtrace.trace.strata import PHASES
 
 if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
-INSPECT_SCHEMA_VERSION: Final = "1.0"
+INSPECT_SCHEMA_VERSION: Final = "1.1"
 
 
 class LayerSummary(Record):
@@ -35,8 +35,11 @@ class LayerSummary(Record):
     backend: str
     kv_cache_dtype: str
     has_fp8_cache: bool
+    """Static FP8: the scales below were in use."""
+    cache_kind: CacheKind
+    """Since 1.1."""
     k_scale: tuple[float, ...]
-    """Effective, per head of `kv_heads`."""
+    """As the engine held it, per head of `kv_heads`; in effect where `cache_kind` is static_fp8."""
     v_scale: tuple[float, ...]
 
 
@@ -81,8 +84,13 @@ class TraceSummary(Record):
     digest: str
     model: ModelRecord
     engine: EngineRecord
+    platform: str | None
+    """As recorded, or as the device and the backends tell it; null where they do not. Since 1.1."""
     privacy: PrivacyRecord
     has_fp8_cache: bool
+    """Static FP8, and no layer is quantized in another way."""
+    cache_kind: CacheKind
+    """Of the captured layers taken together. Since 1.1."""
     layers: tuple[LayerSummary, ...]
     sampling: tuple[SamplingRecord, ...]
     num_tokens: int
@@ -115,8 +123,6 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
     """
     for store in trace.ranks:
         store.verify() if verify else store.check()
-    if verify:
-        verify_profiles(trace.path, trace.digest)
     lines = read_lines_commit(trace.path / REQUESTS_FILE, committed=trace.record.line_commits)
     cost: Counter[str] = Counter()
     for store in trace.ranks:
@@ -128,15 +134,18 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
         digest=trace.digest,
         model=trace.record.model,
         engine=trace.record.engine,
+        platform=trace.platform,
         privacy=trace.record.privacy,
-        has_fp8_cache=trace.has_fp8_cache,
+        has_fp8_cache=trace.cache_kind == "static_fp8",
+        cache_kind=trace.cache_kind,
         layers=tuple(
             LayerSummary(
                 layer=layer.index,
                 kv_heads=layer.kv_heads,
                 backend=layer.backend,
                 kv_cache_dtype=layer.kv_cache_dtype,
-                has_fp8_cache=layer.has_fp8_cache,
+                has_fp8_cache=layer.cache_kind == "static_fp8",
+                cache_kind=layer.cache_kind,
                 k_scale=layer.k_scale,
                 v_scale=layer.v_scale,
             )

@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.byte_text import byte_text
 from kvtrace.plain_text import plain
-from kvtrace.trace.repair_text import loss_lines
+from kvtrace.trace.repair.text import loss_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvtrace.trace.cache_dtypes import CacheKind
     from kvtrace.trace.format import SamplingRecord
     from kvtrace.trace.summary import Completeness, CoverageCell, LayerSummary, TraceSummary
 
 
 _OCTAVES_A_BLOCK: Final = 6
+_MEANING: Final[dict[CacheKind, str]] = {
+    "static_fp8": "",
+    "unquantized": ": no FP8 in effect, so any scales are hypothetical",
+    "other": ": quantized, but not static FP8",
+}
 
 
 def summary_text(summary: TraceSummary) -> str:
@@ -41,10 +47,12 @@ def _lines(summary: TraceSummary) -> Iterator[str]:
         f"engine    {plain(engine.name)} {plain(engine.version)} on {plain(engine.device, 30)}, "
         f"TP {engine.tensor_parallel_size}, block size {engine.block_size}"
     )
-    yield f"KV cache  {plain(engine.kv_cache_dtype)}" + (
-        "" if summary.has_fp8_cache else ": no FP8 in effect, so any scales are hypothetical"
-    )
-    yield from _scale_lines(summary.layers)
+    if summary.platform is not None and summary.platform != engine.device:
+        capability = engine.compute_capability
+        more = f", compute capability {plain(capability, 10)}" if capability else ""
+        yield f"          platform {plain(summary.platform, 20)}{more}"
+    yield f"KV cache  {plain(engine.kv_cache_dtype)}{_MEANING[summary.cache_kind]}"
+    yield from _scale_lines(summary.layers, summary.cache_kind)
     yield ""
     yield from _sampling_lines(summary.sampling)
     statuses = ", ".join(
@@ -66,11 +74,14 @@ def _digest(digest: str | None) -> str:
     return f"{value[:16]}…  ({algorithm})"
 
 
-def _scale_lines(layers: tuple[LayerSummary, ...]) -> Iterator[str]:
+def _scale_lines(layers: tuple[LayerSummary, ...], kind: CacheKind) -> Iterator[str]:
     """Effective scales: one line where all are alike, else a line a layer."""
     for dtype in sorted({(layer.kv_cache_dtype, layer.backend) for layer in layers}):
         count = sum((layer.kv_cache_dtype, layer.backend) == dtype for layer in layers)
         yield f"          {count} layers on {plain(dtype[1], 30)} with cache dtype {plain(dtype[0], 20)}"
+    if kind == "other":
+        yield "scales    it has not those of static FP8, so any given ones are hypothetical"
+        return
     distinct = {scale for layer in layers for scale in (*layer.k_scale, *layer.v_scale)}
     if len(distinct) == 1:
         yield f"scales    every effective K and V scale is {distinct.pop():g}"

@@ -22,10 +22,10 @@ from alternatives import UnavailableError, llmcompressor_mse  # noqa: E402
 from big_trace import repeat_sample  # noqa: E402
 from timing import median_seconds, once  # noqa: E402
 
+from kvtrace.calibration.calibrate import scales_of  # noqa: E402
+from kvtrace.calibration.magnitudes import TraceSelection, count_magnitudes  # noqa: E402
+from kvtrace.calibration.recipe import Recipe  # noqa: E402
 from kvtrace.numerics import round_trip  # noqa: E402
-from kvtrace.scales.calibrate import scales_of  # noqa: E402
-from kvtrace.scales.magnitudes import TraceSelection, count_magnitudes  # noqa: E402
-from kvtrace.scales.recipe import Recipe  # noqa: E402
 from kvtrace.trace.reader import Trace, open_trace  # noqa: E402
 
 

@@ -28,8 +28,8 @@ from alternatives import ALTERNATIVES, CALIBRATORS, UnavailableError  # noqa: E4
 from big_trace import repeat_sample  # noqa: E402
 from timing import median_seconds, once  # noqa: E402
 
+from kvtrace.candidates.apply import apply_candidate  # noqa: E402
 from kvtrace.evaluation import from_scales  # noqa: E402
-from kvtrace.evaluation.apply import apply_candidate  # noqa: E402
 from kvtrace.evaluation.direct import as_tensor  # noqa: E402
 from kvtrace.evaluation.profiled import replay_profile  # noqa: E402
 from kvtrace.evaluation.reading import read_blocks  # noqa: E402

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from kvtrace.candidates.apply import apply_candidate
 from kvtrace.errors import DeviceError
 from kvtrace.evaluation import EngineSetup, from_scales
-from kvtrace.evaluation.apply import apply_candidate
 from kvtrace.evaluation.device import choose_device
 from kvtrace.evaluation.direct import replay_directly
 from kvtrace.evaluation.profiled import replay_profile

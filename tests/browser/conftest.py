@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browser_visit import ARTIFACTS, FLAGS, SAMPLE, RefusingProxy, Visit, kvtrace, rendered
-from hostile_run import hostile_run
-from large_run import large_run
 from playwright.sync_api import Browser, sync_playwright
+from support.browser_visit import ARTIFACTS, FLAGS, SAMPLE, RefusingProxy, Visit, kvtrace, rendered
+from support.hostile_run import hostile_run
+from support.large_run import large_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

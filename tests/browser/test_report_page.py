@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser_visit import SCREENSHOTS, RefusingProxy
-from hostile_run import IMAGE, LONG, SCRIPT
+from support.browser_visit import SCREENSHOTS, RefusingProxy
+from support.hostile_run import IMAGE, LONG, SCRIPT
 
 from kvtrace.report.wording import decibel, number, percent
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from browser_visit import Visit
+    from support.browser_visit import Visit
 
     Open = Callable[..., Visit]
 

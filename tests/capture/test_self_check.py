@@ -18,7 +18,7 @@ from kvtrace_capture.step_plan import PlannedRequest, StepPlan
 from kvtrace_capture.vllm_versions import TRIED, is_tried
 from kvtrace_capture.writer import TraceWriter
 
-from kvtrace.capturing.vllm_python import OLDEST_VLLM
+from kvtrace.capture.vllm_python import OLDEST_VLLM
 from kvtrace.trace.format import LayerRecord, RankRecord
 
 NAMES = ("layers.0", "layers.1")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fabricate import bits, fabricate_trace, request
 from kvtrace_capture.store_files import StoreFiles
 from kvtrace_capture.writer import StepRows, TraceWriter, rows_per_chunk
+from support.fabricate import bits, fabricate_trace, request
 
 from kvtrace.trace.format import DroppedRecord, LayerRecord, RankRecord
 from kvtrace.trace.reader import open_trace

@@ -1,7 +1,7 @@
-"""`make faults`: damage, kills and broken disks, and a table of what was shown.
+"""`make faults`: damage, forgeries, kills and broken disks, and a table of what was shown.
 
-`python -m faults [--seed N] [--cases N] [--kills N]`. Seeds differ from run to run unless pinned. Exit code 1
-if anything is not as it should be. `python -m faults.in_vllm` goes on with a real vLLM.
+`python -m faults [--seed N] [--cases N] [--kills N] [--forgeries N]`. Seeds differ from run to run unless
+pinned. Exit code 1 if anything is not as it should be. `python -m faults.in_vllm` goes on with a real vLLM.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from faults.disk import FAULTS
+from faults.forged import forged_table, run_forged
 from faults.fuzz import fuzz_table, run_fuzz
 from faults.kills import kill_writers
 from faults.scratch import scratch
@@ -26,12 +27,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="pins every case; else drawn anew")
     parser.add_argument("--cases", type=int, default=1000, help="damaged traces")
     parser.add_argument("--kills", type=int, default=100, help="writers killed with kill -9")
+    parser.add_argument("--forgeries", type=int, default=256, help="forged profiles, a process each")
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     print(f"seed {seed}\n", flush=True)
     started = time.monotonic()
     with scratch() as folder:
-        num_wrong = _disks(folder) + _kills(folder, seed, options.kills) + _fuzz(seed, options.cases)
+        num_wrong = _disks(folder) + _kills(folder, seed, options.kills)
+        num_wrong += _forged(seed, options.forgeries) + _fuzz(seed, options.cases)
     print(f"\n{num_wrong or 'nothing'} wrong; {time.monotonic() - started:.0f} s")
     return 1 if num_wrong else 0
 
@@ -69,6 +72,18 @@ def _kills(folder: Path, seed: int, num_kills: int) -> int:
     )
     for kill in wrong:
         print(f"  WRONG: kill {kill.number}: {kill.problem}")
+    return len(wrong)
+
+
+def _forged(seed: int, num_cases: int) -> int:
+    cases = list(run_forged(seed, num_cases))
+    wrong = [case for case in cases if case.problem]
+    print(
+        f"\nFORGED PROFILES, their checksums made anew: {len(cases)} fresh processes, exit code 2 expected\n"
+    )
+    print(forged_table(cases))
+    for case in wrong:
+        print(f"  WRONG: case {case.number}, {case.kind}, {case.directory}, {case.command}: {case.problem}")
     return len(wrong)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from run_cli import kvtrace
+from support.run_cli import kvtrace
 
 from faults.damage import Damage, apply_damage, copy_trace, draw_damage
 from faults.integrity import judge_readers, what_it_gives

@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_engines import DRIVER, ENVIRONMENT, connector
-from vllm_prompts import ONE_BY_ONE
+from support.vllm_engines import DRIVER, ENVIRONMENT, connector
+from support.vllm_prompts import ONE_BY_ONE
 
 from faults.scratch import scratch, small_disk
 from kvtrace.trace.reader import open_trace

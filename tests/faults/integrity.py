@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.errors import InputError
-from kvtrace.profile.store import find_profile
+from kvtrace.profile.store import find_profile, verify_profiles
 from kvtrace.trace.cells import find_cells, find_group_cells
 from kvtrace.trace.profile_format import GROUPS_DIRECTORY, PROFILE_DIRECTORY
 from kvtrace.trace.reader import open_trace
@@ -94,10 +94,15 @@ def judge_readers(trace: Path, damage: Damage, undamaged: Undamaged) -> dict[str
         # No profile is no harm: replay makes one, from what `same_values` has compared.
         assert found.items() <= undamaged.profile.items(), f"{damage}: a profile holds other numbers"
 
+    def verify() -> None:
+        opened = open_trace(trace)
+        summarize(opened, verify=True)
+        verify_profiles(opened)
+
     ways = {
         "read": same_values,
         "replay": same_profile,
-        "inspect --verify": lambda: summarize(open_trace(trace), verify=True),
+        "inspect --verify": verify,
     }
     found = {name: _judge(trace, damage, way) for name, way in ways.items()}
     is_chunk = damage.file_kind in ("row chunk", "tensor chunk", "profile array")

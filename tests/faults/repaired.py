@@ -10,7 +10,7 @@ import numpy as np
 
 from kvtrace.errors import InputError
 from kvtrace.trace.reader import open_trace
-from kvtrace.trace.repair import repair_trace
+from kvtrace.trace.repair.repair import repair_trace
 from kvtrace.trace.summary import summarize
 
 if TYPE_CHECKING:

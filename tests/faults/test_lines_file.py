@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from fabricate import request
 from kvtrace_capture.journal import Journal
 from kvtrace_capture.lines_file import LinesFile, write_lines
+from support.fabricate import request
 
 from kvtrace.trace.format import seal
 from kvtrace.trace.requests import read_lines_commit, read_requests

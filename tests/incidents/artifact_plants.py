@@ -9,14 +9,14 @@ import numpy as np
 
 from incidents.bench import NUM_LAYERS, Bench, times
 from incidents.planting import incident
-from kvtrace.scales.dataset import DatasetRules
-from kvtrace.scales.recipe import Recipe
-from kvtrace.scales.save import SCALES_FILE
+from kvtrace.calibration.dataset import DatasetRules
+from kvtrace.calibration.recipe import Recipe
+from kvtrace.calibration.save import SCALES_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvtrace.scales.calibrate import ScaleSet
+    from kvtrace.calibration.calibrate import ScaleSet
 
 PER_TENSOR = Recipe(granularity="tensor")
 

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from checkpoints import checkpoint
-from fabricate import fabricate_trace
+from support.checkpoints import checkpoint
+from support.fabricate import fabricate_trace
 
 from incidents.base import SAMPLE, read_base
-from kvtrace.diagnosis import Diagnosis, diagnose
+from kvtrace.calibration.calibrate import calibrate
+from kvtrace.calibration.dataset import DatasetRules
+from kvtrace.calibration.magnitudes import Magnitudes
+from kvtrace.calibration.recipe import Recipe, scale_by
+from kvtrace.calibration.save import save_checkpoint, save_scales
+from kvtrace.calibration.write import write_calibration
 from kvtrace.evaluation import EngineSetup, compared_with, replay, standard_candidates
+from kvtrace.findings.artifact.report import scales_report
+from kvtrace.findings.diagnose import Diagnosis, diagnose
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
-from kvtrace.scales.audit.report import scales_report
-from kvtrace.scales.calibrate import calibrate
-from kvtrace.scales.dataset import DatasetRules
-from kvtrace.scales.magnitudes import Magnitudes
-from kvtrace.scales.recipe import Recipe, scale_by
-from kvtrace.scales.save import save_checkpoint, save_scales
-from kvtrace.scales.write_calibration import write_calibration
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtrace.scales.audit.report_model import ScalesReport
-    from kvtrace.scales.calibrate import ScaleSet
+    from kvtrace.calibration.calibrate import ScaleSet
+    from kvtrace.findings.artifact.report_model import ScalesReport
     from kvtrace.trace.format import RequestRecord, SamplingRecord
 
 NUM_LAYERS = 5

@@ -9,7 +9,7 @@ import numpy as np
 
 from incidents.bench import NUM_LAYERS, Bench
 from incidents.planting import incident
-from kvtrace.scales.recipe import Recipe
+from kvtrace.calibration.recipe import Recipe
 from kvtrace.scales.source import MANIFEST_FILE
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from incidents.planting import healthy
-from kvtrace.scales.dataset import DatasetRules
-from kvtrace.scales.recipe import Recipe
+from kvtrace.calibration.dataset import DatasetRules
+from kvtrace.calibration.recipe import Recipe
 
 if TYPE_CHECKING:
     from incidents.bench import Bench

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from incidents.planting import Incident, Plant
-    from kvtrace.diagnosis import Diagnosis
+    from kvtrace.findings.diagnose import Diagnosis
 
 HOW_JUDGED = """\
 right   the planted causes are the first findings, in any order, before all others but

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from incidents.bench import Bench, times
 from incidents.planting import incident
-from kvtrace.scales.recipe import Recipe
-from kvtrace.scales.save import SCALES_FILE
+from kvtrace.calibration.recipe import Recipe
+from kvtrace.calibration.save import SCALES_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path

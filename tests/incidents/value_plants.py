@@ -6,7 +6,7 @@ import numpy as np
 
 from incidents.bench import NUM_LAYERS, Bench, times
 from incidents.planting import incident
-from kvtrace.scales.recipe import Recipe
+from kvtrace.calibration.recipe import Recipe
 
 PER_TENSOR = Recipe(granularity="tensor")
 

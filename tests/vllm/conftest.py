@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_engines import Captured, connector, only_trace, run_offline
-from vllm_prompts import HOSTILE, ONE_BY_ONE, REPEATED, SALTED, TOGETHER
+from support.vllm_engines import Captured, connector, only_trace, run_offline
+from support.vllm_prompts import HOSTILE, ONE_BY_ONE, REPEATED, SALTED, TOGETHER
 
 ENGINE: dict[str, Any] = {
     "max_model_len": 2048,

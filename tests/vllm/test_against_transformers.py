@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from vllm_prompts import ONE_BY_ONE
-from vllm_reference import distances_from_fp32
+from support.vllm_prompts import ONE_BY_ONE
+from support.vllm_reference import distances_from_fp32
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-    from vllm_engines import Captured
+    from support.vllm_engines import Captured
 
 pytestmark = pytest.mark.vllm
 

@@ -6,24 +6,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
-from vllm_prompts import CHAT
+from support.vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
+from support.vllm_prompts import CHAT
 
+from kvtrace.calibration.calibrate import Calibration, calibrate
+from kvtrace.calibration.dataset import DatasetRules
+from kvtrace.calibration.recipe import Recipe
+from kvtrace.calibration.save import save_checkpoint
+from kvtrace.calibration.write import check_target, write_calibration
+from kvtrace.findings.artifact.report import scales_report
 from kvtrace.scales import load_artifact
-from kvtrace.scales.audit.report import scales_report
-from kvtrace.scales.calibrate import Calibration, calibrate
-from kvtrace.scales.dataset import DatasetRules
-from kvtrace.scales.recipe import Recipe
-from kvtrace.scales.save import save_checkpoint
-from kvtrace.scales.write_calibration import check_target, write_calibration
 from kvtrace.trace.reader import Trace, open_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vllm_engines import Captured
+    from support.vllm_engines import Captured
 
-    from kvtrace.scales.audit.report_model import ScalesReport
+    from kvtrace.findings.artifact.report_model import ScalesReport
 
 pytestmark = pytest.mark.vllm
 
@@ -66,7 +66,7 @@ def test_the_engines_effective_scales_are_the_written_ones_in_every_layer(
     deployed: Path, calibration: Calibration, model: Path
 ) -> None:
     trace = served(deployed)
-    assert trace.has_fp8_cache
+    assert trace.cache_kind == "static_fp8"
     for layer in trace.layers.values():
         assert set(layer.k_scale) == set(calibration.scales[layer.index, "k"])
         assert set(layer.v_scale) == set(calibration.scales[layer.index, "v"])

@@ -12,8 +12,8 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vllm_engines import ENVIRONMENT, StoredTrace, only_trace
-from vllm_server import free_port, wait_until_healthy
+from support.vllm_engines import ENVIRONMENT, StoredTrace, only_trace
+from support.vllm_server import free_port, wait_until_healthy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

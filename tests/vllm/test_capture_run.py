@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from vllm_checkpoints import write_tiny_mla_model
-from vllm_engines import ENVIRONMENT, StoredTrace
+from support.vllm_checkpoints import write_tiny_mla_model
+from support.vllm_engines import ENVIRONMENT, StoredTrace
 
 from kvtrace.trace.reader import open_trace
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from vllm_checkpoints import FP8_MAX, add_kv_scales
-from vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
-from vllm_prompts import CHAT, CODE_COMPLETION, GERMAN, ONE_BY_ONE
+from support.vllm_checkpoints import FP8_MAX, add_kv_scales
+from support.vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
+from support.vllm_prompts import CHAT, CODE_COMPLETION, GERMAN, ONE_BY_ONE
 
 from kvtrace.trace.fingerprint import weights_digest
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-    from vllm_engines import Captured, StoredTrace
+    from support.vllm_engines import Captured, StoredTrace
 
 pytestmark = pytest.mark.vllm
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
-from vllm_prompts import HAYSTACK, labelled
+from support.vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
+from support.vllm_prompts import HAYSTACK, labelled
 
+from kvtrace.calibration.save import SCALES_FILE, save_checkpoint
 from kvtrace.scales import load_artifact
-from kvtrace.scales.save import SCALES_FILE, save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

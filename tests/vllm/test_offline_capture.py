@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from kvtrace_capture.privacy import hash_client_id, hash_prompt, key_id
-from vllm_prompts import HOSTILE, ONE_BY_ONE, TOGETHER
+from support.vllm_prompts import HOSTILE, ONE_BY_ONE, TOGETHER
 
 from kvtrace.trace.fingerprint import weights_digest
 from kvtrace.trace.reader import open_trace
@@ -17,7 +17,7 @@ from kvtrace.trace.reader import open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vllm_engines import Captured, StoredTrace
+    from support.vllm_engines import Captured, StoredTrace
 
 pytestmark = pytest.mark.vllm
 

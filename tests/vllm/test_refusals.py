@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vllm_checkpoints import write_tiny_mla_model
-from vllm_engines import ONE_PROCESS, connector, run_offline
+from support.vllm_checkpoints import write_tiny_mla_model
+from support.vllm_engines import ONE_PROCESS, connector, run_offline
 
 if TYPE_CHECKING:
     from pathlib import Path

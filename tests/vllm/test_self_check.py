@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from vllm_checkpoints import write_tiny_model
-from vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
+from support.vllm_checkpoints import write_tiny_model
+from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
 
 pytestmark = pytest.mark.vllm
 

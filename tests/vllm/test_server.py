@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kvtrace_capture.privacy import hash_client_id
-from vllm_engines import ENVIRONMENT, StoredTrace, connector, only_trace
-from vllm_prompts import CODE
-from vllm_server import free_port, wait_until_healthy
+from support.vllm_engines import ENVIRONMENT, StoredTrace, connector, only_trace
+from support.vllm_prompts import CODE
+from support.vllm_server import free_port, wait_until_healthy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from vllm_checkpoints import write_tiny_model
-from vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
-from vllm_reference import distances_from_fp32
+from support.vllm_checkpoints import write_tiny_model
+from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
+from support.vllm_reference import distances_from_fp32
 
 from kvtrace.trace.reader import open_trace
 from kvtrace.trace.summary import summarize

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vllm_prompts import ONE_BY_ONE
+from support.vllm_prompts import ONE_BY_ONE
 
 if TYPE_CHECKING:
-    from vllm_engines import Captured
+    from support.vllm_engines import Captured
 
 pytestmark = pytest.mark.vllm
 

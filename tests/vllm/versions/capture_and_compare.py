@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
-from vllm_prompts import CHAT, CODE_COMPLETION, GERMAN, REPEATED
-from vllm_reference import distances_from_fp32
+from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
+from support.vllm_prompts import CHAT, CODE_COMPLETION, GERMAN, REPEATED
+from support.vllm_reference import distances_from_fp32
 
 DRIVER = Path(__file__).resolve().parents[1] / "run_untried.py"
 ROUNDS = [[CODE_COMPLETION], [CHAT, GERMAN], REPEATED]

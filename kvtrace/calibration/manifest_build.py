@@ -1,0 +1,114 @@
+"""From a calibration to the manifest that is written beside its scales."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import kvtrace
+from kvtrace.calibration.holdout_error import TensorCost, tensor_costs
+from kvtrace.calibration.manifest import (
+    Manifest,
+    ManifestDataset,
+    ManifestEvaluation,
+    ManifestGroup,
+    ManifestModel,
+    ManifestRecipe,
+    ManifestRows,
+    ManifestTrace,
+)
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from kvtrace.calibration.calibrate import Calibration
+    from kvtrace.calibration.dataset import DatasetPart
+
+
+def manifest_of(calibration: Calibration) -> Manifest:
+    """Return the manifest; its scale hash is filled in when the scales are written."""
+    return Manifest(
+        kvtrace_version=kvtrace.__version__,
+        created_at=time.time(),
+        model=ManifestModel.model_validate(calibration.model.model_dump()),
+        dataset=_dataset(calibration),
+        recipe=ManifestRecipe(**asdict(calibration.recipe)),
+        libraries={
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "numba": version("numba"),
+        },
+        groups=tuple(
+            ManifestGroup(
+                layer=layer,
+                kv_head=head,
+                tensor="k" if tensor == "k" else "v",
+                calibrated_amax=magnitudes.amax,
+                num_values=magnitudes.num_values,
+                scale=calibration.scale_of((layer, head, tensor)),
+            )
+            for (layer, head, tensor), magnitudes in sorted(calibration.calibrated.items())
+        ),
+        evaluation=tuple(_evaluation(calibration)),
+    )
+
+
+def _dataset(calibration: Calibration) -> ManifestDataset:
+    rules, dataset = calibration.rules, calibration.dataset
+    return ManifestDataset(
+        traces=tuple(
+            ManifestTrace(name=t.name, trace_id=t.record.trace_id, digest=t.digest)
+            for t in calibration.traces
+        ),
+        workloads=rules.workloads,
+        max_position=rules.max_position,
+        phase=rules.phase,
+        holdout=rules.holdout,
+        holdout_workloads=rules.holdout_workloads,
+        seed=rules.seed,
+        duplicates_comparable=dataset.duplicates_comparable,
+        calibration=_rows(dataset.calibration),
+        held_out=_rows(dataset.held_out) if dataset.held_out else None,
+    )
+
+
+def _rows(part: DatasetPart) -> ManifestRows:
+    return ManifestRows.model_validate(asdict(part))
+
+
+def _evaluation(calibration: Calibration) -> list[ManifestEvaluation]:
+    sides: list[tuple[Literal["calibration", "held_out"], list[TensorCost]]] = [
+        ("calibration", _costs(calibration, held_out=False))
+    ]
+    if calibration.held_out:
+        sides.append(("held_out", _costs(calibration, held_out=True)))
+    return [
+        ManifestEvaluation(
+            rows=rows,
+            tensor="k" if cost.tensor == "k" else "v",
+            num_values=cost.num_values,
+            num_out_of_range=cost.num_out_of_range,
+            num_clipped=cost.num_clipped,
+            num_flushed=cost.num_flushed,
+            sum_sq_signal=cost.sum_sq_signal,
+            sum_sq_error=cost.sum_sq_error,
+            sum_sq_clip_error=cost.sum_sq_clip_error,
+            worst_layer=cost.worst[0],
+            worst_kv_head=cost.worst[1],
+            worst_relative_error=cost.worst_relative_error,
+        )
+        for rows, costs in sides
+        for cost in costs
+    ]
+
+
+def _costs(calibration: Calibration, *, held_out: bool) -> list[TensorCost]:
+    groups = calibration.held_out if held_out else calibration.calibrated
+    return tensor_costs(
+        groups or {}, calibration.scale_of, engine=calibration.recipe.engine, dtype=calibration.model.dtype
+    )

@@ -1,0 +1,249 @@
+"""Write compressed-tensors scales, alone or as a deployable copy of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kvtrace.calibration.bfloat16 import bfloat16_bits, nearest_bfloat16
+from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.scales.artifact import StoredScale, scales_sha256
+from kvtrace.scales.formats import compressed_tensors
+from kvtrace.scales.names import layer_of, resembles_kv_scale
+from kvtrace.scales.source import INDEX_SUFFIX, MANIFEST_FILE, open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from kvtrace.scales.artifact import Granularity
+    from kvtrace.scales.source import Source
+
+SCALES_FILE: Final = "model-kv-scales.safetensors"
+_INDEX_FILE: Final = f"model{INDEX_SUFFIX}"
+_METHOD: Final = "compressed-tensors"
+_KEY_PROJECTION: Final = re.compile(r"\.(?:k|qkv)_proj\.weight$")
+
+
+def save_scales(
+    directory: Path | str,
+    scales: Mapping[tuple[int, str], Sequence[float]],
+    *,
+    model: Mapping[str, Any] | None = None,
+    manifest: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a new directory with the scales in bfloat16, config.json, and kvtrace.json if there is a
+    manifest.
+
+    scales: (layer, `k` | `v`) → one value, or one per KV head; all of one granularity, finite and > 0, each
+    rounded to its nearest bfloat16. model: content of the model's config.json, kept beside
+    `quantization_config`.
+    Raises OutputExistsError: the directory exists. InputError: a scale is unusable, or granularities are
+    mixed.
+    """
+    directory = Path(directory)
+    config = with_kv_scheme(dict(model or {}), _granularity(scales), where=str(directory))
+    with _new_directory(directory) as partial:
+        (partial / SCALES_FILE).write_bytes(_safetensors(scales, {}))
+        _write_json(partial / "config.json", config)
+        if manifest is not None:
+            _write_json(partial / MANIFEST_FILE, _signed(manifest, scales, {}))
+
+
+def save_checkpoint(
+    directory: Path | str,
+    checkpoint: Path | str,
+    scales: Mapping[tuple[int, str], Sequence[float]],
+    *,
+    manifest: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a deployable copy of `checkpoint` with the scales: weights are symbolic links, the original is
+    only read.
+
+    Arguments as in `save_scales`. Raises also InputError: the checkpoint already holds KV-cache scales among
+    its weights, or its quantization method has no place for these.
+    """
+    directory, checkpoint = Path(directory), Path(checkpoint)
+    source = open_source(checkpoint)
+    if source.root != checkpoint or source.config is None:
+        raise InputError(f"{checkpoint}: is no checkpoint directory with a config.json")
+    config = with_kv_scheme(source.config, _granularity(scales), where=str(checkpoint))
+    weight_map = _weights_without_scales(source)
+    modules = _attention_modules(weight_map)
+    content = _safetensors(scales, modules)
+    weight_bytes = sum((checkpoint / name).stat().st_size for name in set(weight_map.values()))
+    names = {tensor_name(layer, tensor, modules): SCALES_FILE for layer, tensor in scales}
+    with _new_directory(directory) as partial:
+        for file in _files_to_link(checkpoint, set(weight_map.values())):
+            (partial / file.name).symlink_to(file.resolve())
+        (partial / SCALES_FILE).write_bytes(content)
+        _write_json(partial / "config.json", config)
+        total = {"total_size": weight_bytes + len(content)}
+        _write_json(partial / _INDEX_FILE, {"metadata": total, "weight_map": weight_map | names})
+        if manifest is not None:
+            _write_json(partial / MANIFEST_FILE, _signed(manifest, scales, modules))
+
+
+def with_kv_scheme(config: dict[str, Any], granularity: Granularity, *, where: str) -> dict[str, Any]:
+    """Return the model's config.json content with the `kv_cache_scheme` that makes vLLM load the scales.
+
+    Raises InputError: the model is quantized by a method with other rules for KV-cache scales.
+    """
+    quantization = config.get("quantization_config") or {
+        "quant_method": _METHOD,
+        "format": "dense",
+        "quantization_status": "frozen",
+        "config_groups": {},
+        "ignore": [],
+    }
+    if quantization.get("quant_method") != _METHOD:
+        raise InputError(
+            f"{where}: is quantized with {quantization.get('quant_method')!r}, which reads KV-cache scales "
+            "by rules "
+            f"of its own; expected no quantization or {_METHOD}"
+        )
+    scheme = {
+        "num_bits": 8,
+        "type": "float",
+        "strategy": granularity,
+        "dynamic": False,
+        "symmetric": True,
+        "group_size": None,
+        "block_structure": None,
+        "actorder": None,
+        "observer": "static_minmax",
+        "observer_kwargs": {},
+    }
+    return {**config, "quantization_config": {**quantization, "kv_cache_scheme": scheme}}
+
+
+def tensor_name(layer: int, tensor: str, modules: Mapping[int, str]) -> str:
+    """Return the name that vLLM maps to a layer's scale. modules: layer → attention module, where known.
+
+    >>> tensor_name(3, "k", {})
+    'model.layers.3.self_attn.k_scale'
+    """
+    return f"{modules.get(layer, f'model.layers.{layer}.self_attn')}.{tensor}_scale"
+
+
+def _granularity(scales: Mapping[tuple[int, str], Sequence[float]]) -> Granularity:
+    counts = {len(values) for values in scales.values()}
+    if not counts or 0 in counts:
+        raise InputError("there are no scales to write")
+    if len(counts) > 1 and 1 in counts:
+        raise InputError("scales per tensor and per head are mixed; one checkpoint has one strategy")
+    for (layer, tensor), values in scales.items():
+        stored = nearest_bfloat16(values)
+        if not (np.isfinite(stored) & (stored > 0)).all():
+            raise InputError(
+                f"the {tensor} scales of layer {layer} are {list(values)[:8]}; expected finite numbers > 0 "
+                "within the range of bfloat16"
+            )
+    return "tensor" if counts == {1} else "attn_head"
+
+
+def _safetensors(scales: Mapping[tuple[int, str], Sequence[float]], modules: Mapping[int, str]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for (layer, tensor), values in sorted(scales.items()):
+        raw = bfloat16_bits(values).astype("<u2").tobytes()
+        header[tensor_name(layer, tensor, modules)] = {
+            "dtype": "BF16",
+            "shape": list(_shape(values)),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def _signed(
+    manifest: Mapping[str, Any], scales: Mapping[tuple[int, str], Sequence[float]], modules: Mapping[int, str]
+) -> dict[str, Any]:
+    """Return the manifest with the digest that the written scales have when they are read."""
+    stored = (
+        StoredScale(
+            layer,
+            "k" if tensor == "k" else "v",
+            tuple(nearest_bfloat16(values).tolist()),
+            _shape(values),
+            "BF16",
+            SCALES_FILE,
+            tensor_name(layer, tensor, modules),
+        )
+        for (layer, tensor), values in scales.items()
+    )
+    return {**manifest, "scales_sha256": scales_sha256(stored)}
+
+
+def _shape(values: Sequence[float]) -> tuple[int, ...]:
+    return (1,) if len(values) == 1 else (len(values), 1, 1)
+
+
+def _weights_without_scales(source: Source) -> dict[str, str]:
+    """Return tensor → file of the weights; a file of nothing but KV-cache scales is left out."""
+    weight_map: dict[str, str] = {}
+    for file in sorted({ref.path for ref in source.tensors}):
+        names = [ref.name for ref in source.tensors if ref.path == file]
+        scales = [name for name in names if compressed_tensors.is_kv_scale(name) or resembles_kv_scale(name)]
+        if scales and len(scales) < len(names):
+            raise InputError(
+                f"{file}: holds the KV-cache scale {scales[0]!r} among its weights, which a link cannot "
+                "leave "
+                "out; give the checkpoint without KV-cache scales"
+            )
+        if not scales:
+            weight_map |= dict.fromkeys(names, file.name)
+    if not weight_map:
+        raise InputError(f"{source.path}: holds no weights")
+    return weight_map
+
+
+def _attention_modules(names: Iterable[str]) -> dict[int, str]:
+    """Return layer → attention module by the names of the key projections; they differ between models."""
+    modules = {}
+    for name in names:
+        match = _KEY_PROJECTION.search(name)
+        layer = layer_of(name)
+        if match and layer is not None:
+            modules[layer] = name[: match.start()]
+    return modules
+
+
+def _files_to_link(checkpoint: Path, weight_files: set[str]) -> list[Path]:
+    rewritten = ("config.json", MANIFEST_FILE, SCALES_FILE)
+    return [
+        file
+        for file in sorted(checkpoint.iterdir())
+        if file.is_file()
+        and file.name not in rewritten
+        and not file.name.endswith(INDEX_SUFFIX)
+        and (file.suffix != ".safetensors" or file.name in weight_files)
+    ]
+
+
+@contextmanager
+def _new_directory(directory: Path) -> Iterator[Path]:
+    """Yield a directory that takes the name `directory` when all is written, and goes if writing fails."""
+    if directory.exists():
+        raise OutputExistsError(f"{directory}: exists; give a new directory, nothing is overwritten")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{directory.name[:40]}.", dir=directory.parent) as temporary:
+            partial = Path(temporary) / "partial"
+            partial.mkdir()
+            yield partial
+            partial.rename(directory)
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be written ({error.strerror})") from error
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,69 @@
+"""Write a calibration: scales and manifest alone, or a deployable copy of the model's checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.calibration.manifest_build import manifest_of
+from kvtrace.calibration.save import save_checkpoint, save_scales, with_kv_scheme
+from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.scales.source import open_source
+from kvtrace.trace.fingerprint import weights_digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.calibration.calibrate import Calibration
+    from kvtrace.scales.artifact import Granularity
+    from kvtrace.trace.format import ModelRecord
+
+_METHOD: Final = "compressed-tensors"
+
+
+def check_target(output: Path, checkpoint: Path | None, model: ModelRecord, granularity: Granularity) -> None:
+    """Find out before the work is done whether its result can be written.
+
+    Raises OutputExistsError. InputError: the checkpoint holds other weights than the traced model's, or has
+    no place for the scales.
+    """
+    if output.exists():
+        raise OutputExistsError(f"{output}: exists; give a new directory, nothing is overwritten")
+    if checkpoint is None:
+        return
+    config = open_source(checkpoint).config or {}
+    with_kv_scheme(config, granularity, where=str(checkpoint))
+    found = weights_digest(checkpoint)
+    if model.weights_digest and found and found != model.weights_digest:
+        raise InputError(
+            f"{checkpoint}: its weights have digest {found}, the traced model's {model.weights_digest}; "
+            "scales serve the weights that they were calibrated on: capture a trace of this checkpoint"
+        )
+
+
+def write_calibration(output: Path, calibration: Calibration, *, checkpoint: Path | None) -> None:
+    """Write scales, `kv_cache_scheme` and manifest to the new directory `output`.
+
+    Raises OutputExistsError and InputError as `save_scales` and `save_checkpoint` do.
+    """
+    manifest = manifest_of(calibration).model_dump(mode="json")
+    if checkpoint is not None:
+        save_checkpoint(output, checkpoint, calibration.scales, manifest=manifest)
+    else:
+        save_scales(output, calibration.scales, model=_config(calibration.model), manifest=manifest)
+
+
+def _config(model: ModelRecord) -> dict[str, Any]:
+    """Return the model's config.json content, without another method's quantization: only scales are
+    written.
+    """
+    shape = {
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+    }
+    config = dict(model.hf_config) or shape
+    quantization = config.get("quantization_config")
+    if isinstance(quantization, dict) and quantization.get("quant_method") != _METHOD:
+        config.pop("quantization_config")
+    return config

@@ -1,0 +1,1 @@
+"""A candidate: scales as one engine setup would apply them, bound to traces."""

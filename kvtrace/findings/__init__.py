@@ -1,0 +1,1 @@
+"""What is wrong and who is to blame: rules over an artifact, rules over a run, and one ranked verdict."""

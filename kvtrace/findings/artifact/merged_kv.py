@@ -1,0 +1,60 @@
+"""One scale for K and V where their ranges differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kvtrace.findings.artifact.context import MATTERS
+from kvtrace.findings.artifact.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.artifact.context import AuditContext
+
+_FAR_APART: Final = 64.0
+"""Ratio of K's to V's range from which half of e4m3fn's octaves above flushing are given away."""
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield a note where K and V share their scales; a warning where the trace shows that it costs
+    something.
+    """
+    shared = [
+        (layer, head)
+        for layer, head, tensor in sorted(context.shipped)
+        if tensor == "k"
+        and context.shipped_value((layer, head, "k")) == context.shipped_value((layer, head, "v"))
+    ]
+    num_units = sum(tensor == "k" for _, _, tensor in context.shipped)
+    values = {context.shipped_value((layer, head, "k")) for layer, head in shared}
+    if len(shared) < max(2, num_units) or len(values) < 2:
+        return  # some unit differs, or all are the same number: constant-scales speaks of that
+    evidence: dict[str, Any] = {"num_units": len(shared)}
+    severity, message = "note", "K and V share one scale"
+    if context.observed is not None:
+        amax = {unit: m.amax for unit, m in context.observed.units.items()}
+        apart = [
+            amax[n, h, "k"] / amax[n, h, "v"]
+            for n, h in shared
+            if amax.get((n, h, "k")) and amax.get((n, h, "v"))
+        ]
+        costly = [unit for unit, cost in context.costs.items() if cost.excess > MATTERS]
+        widest = float(np.exp(np.abs(np.log(apart)).max())) if apart else 1.0
+        evidence |= {
+            "median_k_over_v_amax": float(np.median(apart)) if apart else None,
+            "max_ratio_of_ranges": widest,
+            "num_units_with_excess_error": len(costly),
+        }
+        message += f"; their ranges differ by up to {widest:,.{0 if widest >= 100 else 2}f} times"
+        if costly or widest >= _FAR_APART:
+            severity = "warning"
+    yield Finding(
+        id="merged-kv",
+        severity="warning" if severity == "warning" else "note",
+        message=message,
+        action="Calibrate K and V apart: both engines and formats of today take two scales.",
+        evidence=evidence,
+    )

@@ -1,0 +1,63 @@
+"""Scales per head that the engine does not take: it makes one of them, their maximum, or does not start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.scales_not_loaded import is_same, largest_of_rank, live_scales
+from kvtrace.numerics.backends import refuses_per_head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.artifact.context import AuditContext
+    from kvtrace.findings.artifact.finding import Severity
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield a warning where live scales are the maximum over heads, or the given backend would make them
+    so.
+    """
+    live = {
+        group: (shipped, effective)
+        for group, (shipped, effective) in live_scales(context).items()
+        if shipped is not None
+        and not is_same(shipped, effective)
+        and is_same(effective, largest_of_rank(context, group))
+    }
+    notes = context.resolved.notes_of("collapsed")
+    if not live and not notes:
+        return
+    layers = sorted({layer for layer, _, _ in live}) or sorted({n for note in notes for n in note.layers})
+    setup = context.resolved.setup
+    # What a traced engine did is done: an older vLLM started.
+    if not live and setup.engine == "vllm" and refuses_per_head(setup.backend or ""):
+        severity: Severity = "error"
+        message = (
+            f"backend {setup.backend} takes no scale per head: from 0.28 on vLLM does not start with both on "
+            "a GPU; before, the maximum over each rank's heads was used, which is shown here"
+        )
+        action = "Use FlashAttention 3 or later, or scales per tensor."
+    else:
+        severity = "warning"
+        where = "the traced engine used the maximum over heads" if live else notes[0].text
+        message = f"{where}: narrow heads get a wider scale than shipped"
+        action = (
+            "Use FlashAttention 3 or later, or compare with a per-tensor artifact: this is one in effect."
+        )
+    yield Finding(
+        id="per-head-collapsed",
+        severity=severity,
+        message=message,
+        action=action,
+        layers=tuple(layers),
+        evidence={
+            "num_heads_collapsed": len(live),
+            "backend": setup.backend,
+            "examples": [
+                {"layer": n, "kv_head": head, "tensor": tensor, "shipped": shipped, "effective": effective}
+                for (n, head, tensor), (shipped, effective) in list(live.items())[:20]
+            ],
+        },
+    )

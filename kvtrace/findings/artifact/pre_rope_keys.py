@@ -1,0 +1,58 @@
+"""Calibrated on keys before RoPE: a rotation moves up to √2 of a pair's range into one element."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.findings.artifact.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.artifact.context import AuditContext
+
+_TOOLS: Final = ("quark", "autofp8", "autofp8-kv")
+_MIN_EXCESS: Final = 1.5
+"""Squared error in multiples of the least; low, because a percentile, which clips by choice, clips V as
+well."""
+_MIN_SHARE: Final = 0.2
+"""Of K units beyond the range; fewer are outliers, which have other causes."""
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield a warning where many K ranges, and no V's, end beyond the covered one by at most √2."""
+    k = {unit: ratio for unit, ratio in context.ratios.items() if unit[2] == "k"}
+    v = [ratio for unit, ratio in context.ratios.items() if unit[2] == "v"]
+    if not k or max(k.values()) > math.sqrt(2) * context.clip_ratio:
+        return
+    if sum(ratio > context.clip_ratio for ratio in v) > 0.05 * len(v):
+        return
+    beyond = [unit for unit, ratio in k.items() if ratio > context.clip_ratio]
+    # The least error, which is searched for, comes last.
+    if len(beyond) >= _MIN_SHARE * len(k):
+        beyond = [unit for unit in beyond if context.costs[unit].excess > _MIN_EXCESS]
+    if len(beyond) < _MIN_SHARE * len(k):
+        return
+    known = context.artifact.format in _TOOLS
+    who = (
+        f"{context.artifact.format} calibrates on keys before RoPE"
+        if known
+        else "as if calibrated before RoPE"
+    )
+    yield Finding(
+        id="pre-rope-keys",
+        severity="warning",
+        message=f"{len(beyond)} of {len(k)} K ranges end up to {max(k.values()):.3g} times beyond the "
+        "covered one "
+        f"while V fits: {who}",
+        action="Calibrate on keys after RoPE, or multiply K's scales by 1.42.",
+        layers=tuple(sorted({unit[0] for unit in beyond})),
+        evidence={
+            "num_k_units": len(k),
+            "num_k_units_beyond": len(beyond),
+            "max_k_observed_over_covered": max(k.values()),
+            "max_v_observed_over_covered": max(v, default=None),
+            "format_calibrates_before_rope": known,
+        },
+    )

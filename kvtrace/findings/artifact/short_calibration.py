@@ -1,0 +1,58 @@
+"""Positions in the trace beyond the length that the artifact was calibrated at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.calibration.mse_search import E4M3_MAX
+from kvtrace.findings.artifact.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.artifact.context import AuditContext
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield a warning where the trace goes beyond the calibrated length; a note where that length is
+    unknown.
+    """
+    if context.observed is None or not context.artifact.layers:
+        return
+    tokens = context.observed.trace.tokens
+    longest = int(tokens.position.max())
+    if context.calibrated_length is None:
+        yield Finding(
+            id="short-calibration",
+            severity="note",
+            message="the artifact does not say at which length it was calibrated; the trace has positions "
+            f"up to {longest:,}",
+            action="Say it with --calibrated-at-length N, and keep it with the artifact.",
+            evidence={"max_position": longest},
+        )
+        return
+    num_beyond = int((tokens.position >= context.calibrated_length).sum())
+    if not num_beyond:
+        return
+    clipped = [
+        unit
+        for unit, m in context.observed.units_beyond(context.calibrated_length).items()
+        if (value := context.usable(unit)) and m.amax > context.clip_ratio * E4M3_MAX * value
+    ]
+    what = f"there {len(clipped)} ranges are clipped" if clipped else "nothing is clipped there in this trace"
+    yield Finding(
+        id="short-calibration",
+        severity="warning",
+        message=f"{num_beyond:,} of {len(tokens):,} sampled tokens lie beyond the "
+        "calibrated "
+        f"{context.calibrated_length:,} positions (up to {longest:,}); {what}",
+        action="Calibrate on requests as long as those served.",
+        layers=tuple(sorted({unit[0] for unit in clipped})),
+        evidence={
+            "calibrated_length": context.calibrated_length,
+            "max_position": longest,
+            "num_tokens": len(tokens),
+            "num_tokens_beyond": num_beyond,
+            "num_units_clipped_beyond": len(clipped),
+        },
+    )

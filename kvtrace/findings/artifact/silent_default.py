@@ -1,0 +1,39 @@
+"""The engine uses 1.0, or K's scale for V, without saying where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.findings.artifact.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.artifact.context import AuditContext
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield an error where shipped scales do not reach the engine, a warning where K's stand in for V's."""
+    if not context.artifact.scales:
+        return  # constant-scales speaks of an artifact without any
+    for note in context.resolved.notes_of("silent-default"):
+        shipped = [n for n in note.layers if any((n, 0, t) in context.shipped for t in ("k", "v"))]
+        if shipped:
+            yield Finding(
+                id="silent-default",
+                severity="error",
+                message=note.text,
+                action="Give the engine an artifact that it reads; look at the scales in effect after the "
+                "start.",
+                layers=tuple(shipped),
+                evidence={"engine": context.resolved.setup.engine, "num_layers": len(shipped)},
+            )
+    for note in context.resolved.notes_of("duplicated"):
+        yield Finding(
+            id="silent-default",
+            severity="warning",
+            message=note.text,
+            action="Ship a usable V scale in every layer.",
+            layers=note.layers,
+            evidence={"engine": context.resolved.setup.engine, "num_layers": len(note.layers)},
+        )

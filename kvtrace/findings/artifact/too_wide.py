@@ -1,0 +1,45 @@
+"""Scales so wide that small values become subnormal or 0 and the error grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.findings.artifact.context import MATTERS
+from kvtrace.findings.artifact.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.artifact.context import AuditContext
+
+_MIN_ERROR: Final = 0.004
+"""Relative squared error below which e4m3fn's own rounding hides it."""
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield a warning where a unit without much clipping has far more error than its best scale would
+    leave.
+    """
+    wide = {
+        unit: cost
+        for unit, cost in context.costs.items()
+        if cost.relative_error > _MIN_ERROR and cost.clip_share < 0.5 and cost.excess > MATTERS
+    }
+    if wide:
+        worst = max(wide, key=lambda unit: wide[unit].relative_error)
+        yield Finding(
+            id="too-wide",
+            severity="warning",
+            message=f"{len(wide)} of {len(context.costs)} scales are so wide that precision is lost; worst "
+            f"is {worst[2]} "
+            f"in layer {worst[0]} head {worst[1]} with {wide[worst].relative_error:.2%} squared error",
+            action="Calibrate again; compare the trace-optimal column.",
+            layers=tuple(sorted({unit[0] for unit in wide})),
+            evidence={
+                "num_units": len(wide),
+                "worst_relative_error": wide[worst].relative_error,
+                "worst_least_error": wide[worst].least_error,
+                "worst_flush_share": wide[worst].flush_share,
+                "worst_observed_over_covered": context.ratios[worst],
+            },
+        )

@@ -1,0 +1,41 @@
+"""Names that no engine's mapper knows: loaded by nothing, and nobody is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.findings.artifact.finding import Finding
+from kvtrace.plain_text import plain
+from kvtrace.scales.names import layer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.artifact.context import AuditContext
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield a finding for names that look like KV-cache scales: an error where a layer has no other scale."""
+    names = [u.name for u in context.artifact.unmatched]
+    dropped = [s for s in context.artifact.scales if context.artifact.format == "compressed-tensors-old"]
+    names += [s.key for s in dropped]
+    if not names:
+        return
+    layers = {layer_of(name) for name in names} - {None}
+    used = set() if dropped else set(context.artifact.layers)
+    orphaned = sorted(layer for layer in layers if layer is not None and layer not in used)
+    yield Finding(
+        id="unmatched-names",
+        severity="error" if orphaned else "warning",
+        message=f"{len(names)} names look like KV-cache scales and are dropped silently by the engine, such "
+        f"as {plain(names[0], 100)}{_why(context)}",
+        action="Rename them to `…self_attn.k_scale` and `…self_attn.v_scale`, list their file in the "
+        "checkpoint's index, or export again with a current tool.",
+        layers=tuple(orphaned),
+        evidence={"num_names": len(names), "names": [plain(name, 200) for name in names[:50]]},
+    )
+
+
+def _why(context: AuditContext) -> str:
+    reasons = {unmatched.reason for unmatched in context.artifact.unmatched}
+    return f" ({plain(reasons.pop(), 120)})" if len(reasons) == 1 else ""

@@ -1,0 +1,36 @@
+"""Scales that are zero, negative, NaN or inf."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvtrace.findings.artifact.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.artifact.context import AuditContext
+
+
+def check(context: AuditContext) -> Iterator[Finding]:
+    """Yield an error where any stored K or V scale is no finite number > 0."""
+    bad = [
+        (scale, value)
+        for scale in context.artifact.scales
+        if scale.tensor in ("k", "v", "kv")
+        for value in scale.values
+        if not (math.isfinite(value) and value > 0)
+    ]
+    if bad:
+        scale, value = bad[0]
+        yield Finding(
+            id="unusable-values",
+            severity="error",
+            message=f"stored scales that are no finite number > 0: {len(bad)}, the first {value:g} in "
+            f"{scale.origin}",
+            action="Calibrate again; nothing can be quantized with such a scale, and the engine does not "
+            "check.",
+            layers=tuple(sorted({s.layer for s, _ in bad})),
+            evidence={"num_bad": len(bad), "first_key": scale.key, "first_value": value},
+        )

@@ -1,0 +1,1 @@
+"""Rules over a run: what its numbers say of each candidate."""

@@ -1,0 +1,187 @@
+"""Activation drift: values leave the range in one workload, beyond a position or with output length alone.
+
+The scales fit elsewhere: what changed is what the model produces. Quantization that misranks tokens without
+leaving the range is another thing, which a replay of K and V cannot see.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kvtrace.findings.finding import Finding, confidence_of
+from kvtrace.findings.run.case import bound
+from kvtrace.findings.run.clipping import clipping_heads
+from kvtrace.findings.run.strata_split import ClippedUnits, Drift, Located, Split, locate
+from kvtrace.findings.wording import percent, recalibrate_command, some_heads, tensors_of
+from kvtrace.plain_text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvtrace.findings.finding import Head
+    from kvtrace.findings.run.case import Case, Subject
+
+_MOST_HEADS: Final = 64
+"""Worst heads looked at per tensor: more do not change where the clipping is."""
+
+_UNITS: Final = """
+SELECT layer, kv_head, source, request, workload, position_octave,
+  CASE WHEN generation_step IS NULL THEN -1
+    ELSE floor(log2(generation_step + 1)) END::INTEGER AS step_octave,
+  sum(weight) AS n,
+  coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code), 0) AS x
+FROM vectors
+  JOIN tokens USING (source, "row")
+  JOIN scales USING (source, layer, kv_head, tensor)
+WHERE candidate = $candidate AND tensor = $tensor
+  AND (layer, kv_head) IN $heads AND absmax_code IS NOT NULL
+GROUP BY ALL
+ORDER BY ALL
+"""
+_PLACES: Final = {
+    "workload": "workload",
+    "position": "position_octave, octave_from(position_octave) AS position_from",
+    "output-length": "CASE WHEN generation_step IS NULL THEN -1\n"
+    "    ELSE floor(log2(generation_step + 1)) END::INTEGER AS step_octave",
+}
+_EVIDENCE: Final = """
+SELECT tensor, :place,
+  count(DISTINCT (source, request)) AS num_requests,
+  count(*) AS num_vectors,
+  count(*) FILTER (absmax_code > max_unclipped_code) AS num_vectors_clipped,
+  sum(weight) FILTER (absmax_code > max_unclipped_code) / sum(weight)
+    AS vectors_clipped_frac
+FROM vectors
+  JOIN tokens USING (source, "row")
+  JOIN scales USING (source, layer, kv_head, tensor)
+WHERE candidate = $candidate AND absmax_code IS NOT NULL
+  AND ((tensor = 'k' AND (layer, kv_head) IN $k_heads)
+    OR (tensor = 'v' AND (layer, kv_head) IN $v_heads))
+GROUP BY ALL
+ORDER BY ALL
+"""
+_NO_HEAD: Final = [(-1, -1)]
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Yield a finding per judged candidate and stratum in which heads clip that are fine elsewhere."""
+    for subject in case.subjects:
+        if not subject.is_valid:
+            continue
+        same: dict[tuple[str, str | int], list[Drift]] = defaultdict(list)
+        for located in located_clipping(case, subject).values():
+            for drift in located.drifts:
+                same[drift.split.kind, drift.split.value].append(drift)
+        for drifts in same.values():
+            yield _finding(case, subject, drifts)
+
+
+def located_clipping(case: Case, subject: Subject) -> dict[str, Located]:
+    """Return where the clipping heads of K and of V clip; a tensor without such heads is left out."""
+    return case.once("located clipping", subject.name, lambda: _located(case, subject))
+
+
+def _located(case: Case, subject: Subject) -> dict[str, Located]:
+    heads = [one.head for one in clipping_heads(case, subject.name)]
+    found = {}
+    for tensor in ("k", "v"):
+        own = [head for head in heads if head[2] == tensor][:_MOST_HEADS]
+        if own:
+            found[tensor] = locate(_units(case, subject, tensor, own))
+    return found
+
+
+def _units(case: Case, subject: Subject, tensor: str, heads: Sequence[Head]) -> ClippedUnits:
+    sql = bound(_UNITS, candidate=subject.name, tensor=tensor, heads=[head[:2] for head in heads])
+    columns = case.columns(sql)
+    keys: dict[tuple[Any, ...], int] = {}
+    requests: dict[tuple[str, int], int] = {}
+    place_of_head = {head[:2]: number for number, head in enumerate(heads)}
+    names = ("source", "request", "workload", "position_octave", "step_octave")
+    rows = list(zip(*(columns[name].tolist() for name in names), strict=True))
+    unit = np.array([keys.setdefault(row, len(keys)) for row in rows])
+    pairs = zip(columns["layer"].tolist(), columns["kv_head"].tolist(), strict=True)
+    head = np.array([place_of_head[pair] for pair in pairs])
+    trials = np.zeros((len(heads), len(keys)))
+    events = np.zeros_like(trials)
+    trials[head, unit] = columns["n"]
+    events[head, unit] = columns["x"]
+    return ClippedUnits(
+        heads=tuple(heads),
+        trials=trials,
+        events=events,
+        request=np.array([requests.setdefault(key[:2], len(requests)) for key in keys]),
+        workload=np.array([key[2] for key in keys], dtype=object),
+        position_octave=np.array([key[3] for key in keys]),
+        step_octave=np.array([key[4] for key in keys]),
+    )
+
+
+def _finding(case: Case, subject: Subject, drifts: Sequence[Drift]) -> Finding:
+    first = max(drifts, key=lambda drift: drift.inside_frac)
+    split = first.split
+    heads = tuple(head for drift in drifts for head in drift.heads)
+    sql = bound(
+        _EVIDENCE.replace(":place", _PLACES[split.kind]),
+        candidate=subject.name,
+        **{
+            f"{tensor}_heads": [head[:2] for head in heads if head[2] == tensor] or _NO_HEAD
+            for tensor in ("k", "v")
+        },
+    )
+    alike = (
+        f" (this trace cannot tell that from drift {_words(first.same_rows_as)}: the same rows)"
+        if first.same_rows_as
+        else ""
+    )
+    confidence = confidence_of(min(first.num_affected, first.num_requests))
+    return Finding(
+        id=f"drift-{split.kind}",
+        severity="warning",
+        confidence="medium" if alike and confidence == "high" else confidence,
+        candidate=subject.name,
+        message=(
+            f"activation drift {_words(split)}{alike}: there {percent(first.inside_frac)} of the vectors of "
+            f"{len(heads)} {tensors_of(heads)} heads ({some_heads(heads)}) clip, by an estimate from "
+            f"{first.num_requests} requests (at least {percent(first.inside_low)} at 97.5 %), elsewhere "
+            f"{percent(first.outside_frac)}"
+        ),
+        action=_action(split),
+        command=recalibrate_command(case, subject),
+        evidence=tuple(case.rows(sql, 20)),
+        sql=sql,
+        heads=heads,
+        layers=tuple(sorted({layer for layer, _, _ in heads})),
+        num_requests=first.num_requests,
+        impact=max(drift.inside_frac * drift.share for drift in drifts),
+    )
+
+
+def _words(split: Split | None) -> str:
+    if split is None:
+        return ""
+    if split.kind == "workload":
+        return f"in workload {plain(str(split.value), 60)}"
+    least = int(split.value)
+    if split.kind == "position":
+        return f"beyond position {2**least:,}"
+    return "with output length, from " + (
+        "the first generated token on" if least == 0 else f"generated token {2**least:,} on"
+    )
+
+
+def _action(split: Split) -> str:
+    if split.kind == "workload":
+        return "Calibrate on that workload as well, and until then serve it with --kv-cache-dtype auto"
+    if split.kind == "position":
+        return (
+            "Calibrate on requests that long, and until then limit FP8 to --max-model-len "
+            f"{2 ** int(split.value)}"
+        )
+    return (
+        "Calibrate on outputs that long, decode included, and until then cap max_tokens at "
+        f"{max(2 ** int(split.value) - 1, 1)} or serve with --kv-cache-dtype auto"
+    )

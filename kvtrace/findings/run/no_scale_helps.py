@@ -1,0 +1,44 @@
+"""Heads whose own values span more than FP8 holds: any scale clips or flushes, only BF16 helps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.run.underflow import evidence_sql, losing_heads
+from kvtrace.findings.wording import percent, skip_layers_flag, some_heads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.run.case import Case
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Yield a warning per judged candidate with such heads."""
+    for subject in case.subjects:
+        losing = [one for one in losing_heads(case, subject) if one.blame == "values"]
+        if not losing:
+            continue
+        worst = losing[0]
+        sql = evidence_sql(subject)
+        layers = {one.head[0] for one in losing}
+        yield Finding(
+            id="no-scale-helps",
+            severity="warning",
+            confidence="certain",
+            candidate=subject.name,
+            message=(
+                f"{len(losing)} heads ({some_heads([one.head for one in losing])}) hold values further apart "
+                "than FP8 reaches: their scale fits the largest, and worst is layer "
+                f"{worst.head[0]} head {worst.head[1]} {worst.head[2].upper()} with "
+                f"{percent(worst.row['flushed_frac'])} of its values flushed to 0. No scale will help: a "
+                "narrower one clips"
+            ),
+            action=f"Leave these layers in BF16: {skip_layers_flag(layers)}",
+            evidence=tuple(case.rows(sql, 10)),
+            sql=sql,
+            heads=tuple(one.head for one in losing),
+            layers=tuple(sorted(layers)),
+            impact=worst.row["flushed_frac"],
+        )

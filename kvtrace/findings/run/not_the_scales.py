@@ -1,0 +1,102 @@
+"""Not the scales: what was looked at and found sound, and what kvtrace cannot see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.run.case import bound
+from kvtrace.findings.run.clipping import HEAD_LIMIT, OCTAVE_LIMIT, WORKLOAD_OR_PHASE_LIMIT
+from kvtrace.findings.run.underflow import FLUSHED_LIMIT, FLUSHED_LIMIT_WITH_ERROR
+from kvtrace.findings.wording import percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvtrace.findings.run.case import Case, Row, Subject
+
+_EVIDENCE: Final = """
+SELECT tensor, sum(num_values)::BIGINT AS num_values,
+  sum(num_clipped)::BIGINT AS num_clipped,
+  sum(num_flushed)::BIGINT AS num_flushed,
+  sqnr_db(sum(weight * sum_sq_signal), sum(weight * sum_sq_error)) AS sqnr_db
+FROM cells JOIN sampling USING (source, sampling_id)
+WHERE candidate = $candidate
+GROUP BY tensor
+ORDER BY tensor
+"""
+_INVISIBLE: Final = (
+    "errors compounding through layers, misranking in attention, kernel accumulation, cache transfer, "
+    "task accuracy itself"
+)
+
+
+def finding_of(case: Case, subject: Subject, findings: Sequence[Finding]) -> Finding | None:
+    """Return a note that excludes the scales, or None where something above note was found on them."""
+    own = [one for one in findings if one.candidate in (subject.name, None) and one.severity != "note"]
+    heads = case.whole_heads(subject.name) if subject.is_valid else []
+    if own or not heads:
+        return None
+    sql = bound(_EVIDENCE, candidate=subject.name)
+    return Finding(
+        id="not-the-scales",
+        severity="note",
+        confidence="certain",
+        candidate=subject.name,
+        message=(
+            f"nothing speaks against these scales ({_in_effect(subject)}). Excluded: "
+            f"{'; '.join(_excluded(subject, heads))}. Not visible here: {_INVISIBLE}"
+        ),
+        action=_action(case, subject),
+        evidence=tuple(case.rows(sql)),
+        sql=sql,
+    )
+
+
+def _in_effect(subject: Subject) -> str:
+    if subject.written_otherwise:
+        return "they ran, but the engine wrote its cache in another way, so hypothetical"
+    return "they are what ran" if subject.in_effect else "they are not what was captured, so hypothetical"
+
+
+def _action(case: Case, subject: Subject) -> str:
+    if subject.written_otherwise:
+        return (
+            "These scales would cover what was captured if it were written so. To judge what ran, replay it "
+            "with the engine and the format that were captured"
+        )
+    if subject.in_effect:
+        return (
+            "Look elsewhere: serve the same prompts with --kv-cache-dtype auto. If quality stays low, FP8 "
+            "is not the cause; if it recovers, suspect the attention kernel or the cache transfer"
+        )
+    if any(source.cache_kind == "static_fp8" for source in case.run.record.sources):
+        return (
+            "These scales would cover what was captured. The engine used others, so a loss of quality seen "
+            "there is not from these"
+        )
+    return (
+        "These scales would cover what was captured. What FP8 does to quality beyond that shows once they "
+        "are served"
+    )
+
+
+def _excluded(subject: Subject, heads: Sequence[Row]) -> Iterator[str]:
+    """Yield what was looked for and not found, each with its limit and how near the worst head comes."""
+    clip = max(row["clip_error"] or 0.0 for row in heads)
+    flushed = max(row["flushed_frac"] or 0.0 for row in heads)
+    beyond = max((row["max_abs"] / row["covered_amax"] for row in heads if row["max_abs"]), default=0.0)
+    yield (
+        f"a head that loses over {percent(HEAD_LIMIT)} of its energy by clipping "
+        f"({percent(WORKLOAD_OR_PHASE_LIMIT)} in a workload or phase, {percent(OCTAVE_LIMIT)} in a range of "
+        f"positions); the worst loses {percent(clip)}, and the largest value is at most {times(beyond)} what "
+        "is covered"
+    )
+    yield (
+        f"a head that flushes over {percent(FLUSHED_LIMIT)} of its values to 0, or "
+        f"{percent(FLUSHED_LIMIT_WITH_ERROR)} with twice the error of rounding; the worst flushes "
+        f"{percent(flushed)}"
+    )
+    yield "clipping beyond these limits in one workload, beyond a position or with output length alone"
+    if subject.kind == "artifact":
+        yield "an error or a warning about the artifact's names, shapes, values or manifest"

@@ -1,0 +1,51 @@
+"""A scale per tensor set by one head with outliers: the other heads lose their small values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.run.underflow import evidence_sql, losing_heads
+from kvtrace.findings.wording import calibrate_command, percent, some_heads, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.run.case import Case
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Yield a warning per judged candidate in which heads suffer from a wide neighbour."""
+    for subject in case.subjects:
+        losing = [one for one in losing_heads(case, subject) if one.blame == "other-head"]
+        if not losing:
+            continue
+        worst = losing[0]
+        sql = evidence_sql(subject)
+        wide = tuple(
+            dict.fromkeys(
+                (one.widest["layer"], one.widest["kv_head"], one.widest["tensor"]) for one in losing
+            )
+        )
+        lost = worst.row["other_error"] / subject.floor if subject.floor else 0.0
+        yield Finding(
+            id="outlier-head",
+            severity="warning",
+            confidence="certain",
+            candidate=subject.name,
+            message=(
+                f"one head sets the scale per tensor for its layer: {some_heads(wide)}. "
+                f"{len(losing)} other heads get up to {times(worst.headroom)} the range they need and lose "
+                f"their small values; worst is layer {worst.head[0]} head {worst.head[1]} "
+                f"{worst.head[2].upper()}, {percent(worst.row['flushed_frac'])} of its values flushed. "
+                f"A scale per head would bring its error down by {times(max(lost, 1.0))}, to the rounding "
+                "floor"
+            ),
+            action="Calibrate per head (needs FlashAttention 3 or later: others collapse it to the maximum)",
+            command=calibrate_command(case, "--granularity attn_head"),
+            evidence=tuple(case.rows(sql, 10)),
+            sql=sql,
+            heads=tuple(one.head for one in losing),
+            layers=tuple(sorted({one.head[0] for one in losing})),
+            impact=worst.row["flushed_frac"],
+        )

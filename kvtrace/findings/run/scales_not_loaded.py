@@ -1,0 +1,145 @@
+"""Were the scales really used? What the captured engine had in effect, against what was shipped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.run.case import bound
+from kvtrace.findings.wording import calibrate_command, scales_command
+from kvtrace.plain_text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvtrace.findings.run.case import Case, Row, Subject
+
+_EFFECTIVE: Final = """
+SELECT source, layer, tensor, count(*) AS num_heads,
+  count(*) FILTER (scale = 1) AS num_exactly_one,
+  min(scale) AS min_scale, max(scale) AS max_scale
+FROM scales JOIN candidates USING (candidate)
+WHERE kind = 'effective' AND scale IS NOT NULL
+GROUP BY source, layer, tensor
+ORDER BY source, layer, tensor
+"""
+_DIFFERENT: Final = """
+SELECT c.source, c.layer, c.tensor, c.kv_head, c.scale AS shipped_scale,
+  e.scale AS effective_scale,
+  e.scale = max(c.scale) OVER (PARTITION BY c.source, c.layer, c.tensor)
+    AS is_largest_shipped
+FROM scales AS c
+  JOIN scales AS e USING (source, layer, kv_head, tensor)
+  JOIN candidates AS d ON d.candidate = e.candidate
+WHERE c.candidate = $candidate AND d.kind = 'effective'
+  AND c.scale IS NOT NULL AND e.scale IS NOT NULL
+QUALIFY abs(c.scale / e.scale - 1) > 0.004
+ORDER BY c.source, c.layer, c.tensor, c.kv_head
+"""
+_QUALITY: Final = """
+SELECT candidate,
+  sqnr_db(sum(weight * sum_sq_signal) FILTER (tensor = 'k'),
+    sum(weight * sum_sq_error) FILTER (tensor = 'k')) AS k,
+  sqnr_db(sum(weight * sum_sq_signal) FILTER (tensor = 'v'),
+    sum(weight * sum_sq_error) FILTER (tensor = 'v')) AS v
+FROM cells
+  JOIN candidates USING (candidate)
+  JOIN sampling USING (source, sampling_id)
+WHERE candidate = $candidate OR kind = 'effective'
+GROUP BY candidate
+ORDER BY candidate
+"""
+_SHIPPED: Final = """
+SELECT count(*) AS num_scales FROM scales WHERE candidate = $candidate
+"""
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Yield an error where no artifact is what ran, a warning where none is given and 1.0 ran."""
+    effective = case.rows(bound(_EFFECTIVE))
+    if not effective:
+        return  # no FP8 in effect: nothing can be said, and the verdict says so
+    artifacts = [one for one in case.subjects if one.kind == "artifact" and one.is_valid]
+    if not artifacts:
+        yield from _default(case, effective)
+        return
+    if any(one.in_effect for one in artifacts):
+        return
+    found = [(one, case.rows(bound(_DIFFERENT, candidate=one.name))) for one in artifacts]
+    # The one that fits best is the one that was meant: the others are alternatives to it.
+    meant, different = min(found, key=lambda pair: len(pair[1]))
+    if not all(row["is_largest_shipped"] for row in different):  # collapsed to the maximum: an audit rule's
+        yield _not_what_ran(case, meant, different)
+
+
+def _default(case: Case, effective: Sequence[Row]) -> Iterator[Finding]:
+    ones = [row for row in effective if row["num_exactly_one"] == row["num_heads"]]
+    if not ones:
+        return
+    layers = sorted({row["layer"] for row in ones})
+    everywhere = len(ones) == len(effective)
+    where = "every layer" if everywhere else f"{len(layers)} layers ({_span(layers)})"
+    yield Finding(
+        id="scales-not-loaded",
+        severity="warning" if everywhere else "error",
+        confidence="certain",
+        candidate=next((one.name for one in case.subjects if one.in_effect), None),
+        message=f"the engine used 1.0 in {where}: no calibrated scale was in effect there",
+        action="If a checkpoint with scales was meant, give it with --scales and ask again. Else make some",
+        command=calibrate_command(case, "--headroom 2"),
+        evidence=tuple(ones[:10]),
+        sql=bound(_EFFECTIVE),
+        layers=() if everywhere else tuple(layers),
+    )
+
+
+def _not_what_ran(case: Case, meant: Subject, different: Sequence[Row]) -> Finding:
+    total = case.rows(bound(_SHIPPED, candidate=meant.name))[0]["num_scales"]
+    ones = [row for row in different if row["effective_scale"] == 1.0]
+    layers = sorted({row["layer"] for row in different})
+    first = different[0]
+    name = plain(meant.name, 40)
+    if len(ones) == len(different):
+        what = f"scales NOT LOADED: the engine used 1.0 where {name} ships others"
+        action = "Read what the loader does with the file; restart, capture again and compare"
+    else:
+        what = f"other scales ran: those in effect are not {name}'s"
+        action = (
+            "Find the checkpoint that the engine was started with and give it with --scales, or restart with "
+            "this one and capture again"
+        )
+    return Finding(
+        id="scales-not-loaded",
+        severity="error",
+        confidence="certain",
+        candidate=meant.name,
+        message=(
+            f"{what}: {len(different)} of {total} differ, in {len(layers)} layers ({_span(layers)}); first "
+            f"layer {first['layer']} head {first['kv_head']} {first['tensor'].upper()}, shipped "
+            f"{first['shipped_scale']:.4g}, in effect {first['effective_scale']:.4g}. {_quality(case, meant)}"
+        ),
+        action=action,
+        command=scales_command(case, meant.artifact),
+        evidence=tuple(different[:10]),
+        sql=bound(_DIFFERENT, candidate=meant.name),
+        layers=tuple(layers),
+        impact=len(different) / total,
+    )
+
+
+def _quality(case: Case, meant: Subject) -> str:
+    """Return what the mix-up costs: it need not be why quality fell."""
+    found = {row["candidate"]: row for row in case.rows(bound(_QUALITY, candidate=meant.name))}
+    ran, shipped = (found[name] for name in sorted(found, key=lambda name: name == meant.name))
+    return (
+        f"SQNR of what ran: K {_db(ran['k'])}, V {_db(ran['v'])} dB; of what was shipped: "
+        f"K {_db(shipped['k'])}, V {_db(shipped['v'])}"
+    )
+
+
+def _db(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def _span(layers: Sequence[int]) -> str:
+    return f"{layers[0]}" if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"

@@ -1,0 +1,241 @@
+"""Where a head's clipping sits: the one workload, position or generation step that tells it best.
+
+A head clips in some (request × position octave × step octave) units and not in others. Each split puts the
+units into two parts; its deviance, that of a binomial with one rate against one with two, says how well it
+tells them apart. The best split over the heads that agree on it is kept if requests, the independent unit,
+support it (kvtrace.stats), its units are set aside, and the rest is asked again: several drifts at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from kvtrace.stats import fraction_intervals, request_sums
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvtrace.findings.finding import Head
+
+Kind = Literal["workload", "position", "output-length"]
+
+_RATIO: Final = 5.0
+"""Clipped vectors inside over outside from which it is a drift: workloads of real traffic under one scale
+differ by up to 4."""
+_SUPPORTED_RATIO: Final = 3.0
+_MIN_SHARE: Final = 0.25
+_MIN_TOLD: Final = 0.2
+"""Of the deviance of one rate, what a split must explain. The first tokens of a request differ from all
+others under any scale; they are too few to explain much."""
+_MIN_TOLD_BY_PAIR: Final = 0.4
+"""There are many more pairs to choose from."""
+_MIN_OUTSIDE: Final = 0.05
+"""Of the vectors: with less there is nothing to compare with."""
+_MIN_LEFT: Final = 0.1
+_MIN_REQUESTS: Final = 3
+_MAX_DRIFTS: Final = 4
+_ALIKE: Final = 0.98
+"""Deviances this close belong to splits that the trace cannot tell apart."""
+
+
+@dataclass(frozen=True)
+class ClippedUnits:
+    """Weighted vectors and clipped vectors of heads in units; a unit is one request's rows of one place."""
+
+    heads: tuple[Head, ...]
+    trials: NDArray[np.float64]
+    """[heads, units]"""
+    events: NDArray[np.float64]
+    request: NDArray[np.int64]
+    """[units], numbered from 0."""
+    workload: NDArray[Any]
+    position_octave: NDArray[np.int64]
+    step_octave: NDArray[np.int64]
+    """floor(log2(generation step + 1)); -1 in the prompt."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One stratum against the rest."""
+
+    kind: Kind
+    value: str | int
+    """The workload; or the octave from which on."""
+    inside: NDArray[np.bool_]
+    """[units]"""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A split that holds."""
+
+    split: Split
+    heads: tuple[Head, ...]
+    inside_frac: float
+    inside_low: float
+    outside_frac: float
+    share: float
+    """Of these heads' clipped vectors, inside."""
+    num_requests: int
+    """Requests inside, and affected there."""
+    num_affected: int
+    same_rows_as: Split | None
+    """Another split that the trace cannot tell from this one."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """All drifts of some heads, and which heads clip elsewhere too."""
+
+    drifts: tuple[Drift, ...]
+    explained: frozenset[Head]
+    """Heads of which next to nothing clips outside the drifts."""
+
+
+def locate(units: ClippedUnits) -> Located:
+    """Return the strata in which the heads clip, as far as requests support it."""
+    singles = _splits(units)
+    alive = np.ones_like(units.events)
+    drifts: list[Drift] = []
+    for strata, least_told in ((singles, _MIN_TOLD), (_pairs(singles), _MIN_TOLD_BY_PAIR)):
+        usable = np.ones(len(strata), dtype=bool)
+        while usable.any() and len(drifts) < _MAX_DRIFTS:
+            best = _best(units, strata, alive, usable, least_told)
+            if best is None:
+                break
+            found = _supported(units, strata[best.number], alive, best)
+            if not found:
+                usable[best.number] = False
+                continue
+            drifts += found
+            usable[:] = True  # what this drift hid can be told now
+            alive[np.ix_(best.heads, strata[best.number].inside)] = 0
+    left = (units.events * alive).sum(axis=1) / units.events.sum(axis=1)
+    explained = frozenset(
+        head for head, part in zip(units.heads, left, strict=True) if part <= _MIN_LEFT and drifts
+    )
+    return Located(tuple(drifts), explained)
+
+
+@dataclass(frozen=True)
+class _Stratum:
+    """One split, or the union of two: two drifts in the same heads hide each other."""
+
+    parts: tuple[Split, ...]
+    inside: NDArray[np.bool_]
+    """[units]"""
+
+
+@dataclass(frozen=True)
+class _Best:
+    number: int
+    heads: NDArray[np.int64]
+    """Those that it serves."""
+    alike: Split | None
+    """Another split that tells as much."""
+
+
+def _splits(units: ClippedUnits) -> list[_Stratum]:
+    found = [
+        Split("workload", str(name), units.workload == name) for name in sorted(set(units.workload.tolist()))
+    ]
+    for kind, octave in (("position", units.position_octave), ("output-length", units.step_octave)):
+        found += [
+            Split(kind, int(least), octave >= least)  # type: ignore[arg-type]  # the two literals above
+            for least in range(max(int(octave.min()) + 1, 0), int(octave.max()) + 1)
+        ]
+    return [_Stratum((one,), one.inside) for one in found if 0 < one.inside.sum() < len(one.inside)]
+
+
+def _pairs(singles: Sequence[_Stratum]) -> list[_Stratum]:
+    return [
+        _Stratum(one.parts + other.parts, one.inside | other.inside)
+        for one, other in combinations(singles, 2)
+        if one.parts[0].kind != other.parts[0].kind and not (one.inside | other.inside).all()
+    ]
+
+
+def _best(
+    units: ClippedUnits,
+    strata: Sequence[_Stratum],
+    alive: NDArray[np.float64],
+    usable: NDArray[np.bool_],
+    least_told: float,
+) -> _Best | None:
+    """Return the stratum of largest deviance over the heads that agree on it."""
+    events, trials = units.events * alive, units.trials * alive
+    is_open = events.sum(axis=1) > _MIN_LEFT * units.events.sum(axis=1)
+    member = np.stack([one.inside for one in strata]).T.astype(np.float64)
+    x1, n1 = events @ member, trials @ member
+    x, n = events.sum(axis=1, keepdims=True), trials.sum(axis=1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside, outside = x1 / n1, (x - x1) / (n - n1)
+        serves = (inside >= _RATIO * outside) & (x1 >= _MIN_SHARE * x) & (n - n1 >= _MIN_OUTSIDE * n)
+    serves &= is_open[:, None] & usable[None, :] & (n1 > 0)
+    deviance = 2 * (_log_likelihood(x1, n1) + _log_likelihood(x - x1, n - n1) - _log_likelihood(x, n))
+    score = np.where(serves, deviance, 0.0).sum(axis=0)
+    untold = np.where(serves, -2 * _log_likelihood(x, n), 0.0).sum(axis=0)
+    score = np.where(score >= least_told * untold, score, 0.0)
+    if not score.max() > 0:
+        return None
+    number = int(score.argmax())
+    kinds = {part.kind for part in strata[number].parts}
+    others = [
+        one.parts[0]
+        for place, one in enumerate(strata)
+        if len(one.parts) == 1 and one.parts[0].kind not in kinds and score[place] >= _ALIKE * score[number]
+    ]
+    return _Best(number, np.flatnonzero(serves[:, number]), others[0] if others else None)
+
+
+def _log_likelihood(events: NDArray[np.float64], trials: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = events / trials
+        terms = events * np.log(rate) + (trials - events) * np.log1p(-rate)
+    return np.nan_to_num(terms, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _supported(
+    units: ClippedUnits, stratum: _Stratum, alive: NDArray[np.float64], best: _Best
+) -> list[Drift]:
+    """Return a drift per part if requests put each part's share well above what clips outside all of them."""
+    events = (units.events * alive)[best.heads].sum(axis=0)
+    trials = (units.trials * alive)[best.heads].sum(axis=0)
+    there = fraction_intervals(_per_request(units, events, trials, ~stratum.inside))
+    drifts = []
+    for part in stratum.parts:
+        here = fraction_intervals(_per_request(units, events, trials, part.inside))
+        share = events[part.inside].sum() / events.sum()
+        enough = here.num_affected >= _MIN_REQUESTS and there.num_requests >= _MIN_REQUESTS
+        if not (enough and here.low >= _SUPPORTED_RATIO * there.fraction and share >= _MIN_SHARE):
+            return []
+        drifts.append(
+            Drift(
+                split=part,
+                heads=tuple(units.heads[number] for number in best.heads),
+                inside_frac=float(here.fraction),
+                inside_low=float(here.low),
+                outside_frac=float(there.fraction),
+                share=float(share),
+                num_requests=int(here.num_requests),
+                num_affected=int(here.num_affected),
+                same_rows_as=best.alike,
+            )
+        )
+    return drifts
+
+
+def _per_request(
+    units: ClippedUnits, events: NDArray[np.float64], trials: NDArray[np.float64], chosen: NDArray[np.bool_]
+) -> Any:
+    count = int(units.request.max()) + 1
+    return request_sums(
+        np.bincount(units.request[chosen], weights=events[chosen], minlength=count),
+        np.bincount(units.request[chosen], weights=trials[chosen], minlength=count),
+    )

@@ -1,0 +1,44 @@
+"""Scales so wide that small values flush to 0 or meet subnormal steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.run.underflow import evidence_sql, losing_heads
+from kvtrace.findings.wording import percent, recalibrate_command, some_heads, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.findings.run.case import Case
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Yield a warning per judged candidate whose scales are too wide for some heads."""
+    for subject in case.subjects:
+        losing = [one for one in losing_heads(case, subject) if one.blame == "scale"]
+        if not losing:
+            continue
+        worst = losing[0]
+        sql = evidence_sql(subject)
+        yield Finding(
+            id="too-wide",
+            severity="warning",
+            confidence="certain",
+            candidate=subject.name,
+            message=(
+                f"the scales of {len(losing)} heads ({some_heads([one.head for one in losing])}) are so wide "
+                f"that small values are lost: worst is layer {worst.head[0]} head {worst.head[1]} "
+                f"{worst.head[2].upper()}, covering {times(worst.headroom)} its largest value; it flushes "
+                f"{percent(worst.row['flushed_frac'])} of its values to 0"
+            ),
+            action="Look for a unit or clamp error in the export (256 × is forgiven). Then calibrate "
+            "on this traffic",
+            command=recalibrate_command(case, subject),
+            evidence=tuple(case.rows(sql, 10)),
+            sql=sql,
+            heads=tuple(one.head for one in losing),
+            layers=tuple(sorted({one.head[0] for one in losing})),
+            impact=worst.row["flushed_frac"],
+        )

@@ -1,0 +1,99 @@
+"""Heads in which values are lost at the small end, and what is to blame: three rules share this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from kvtrace.findings.run.case import bound
+
+if TYPE_CHECKING:
+    from kvtrace.findings.finding import Head
+    from kvtrace.findings.run.case import Case, Row, Subject
+
+Blame = Literal["other-head", "scale", "values"]
+
+_OVER_FLOOR: Final = 2.0
+"""Error without clipping, in multiples of what rounding leaves (3 dB); real heads wander by 1.5."""
+FLUSHED_LIMIT_WITH_ERROR: Final = 0.02
+FLUSHED_LIMIT: Final = 0.15
+"""Of a head's values: a few huge ones hide in Σ x² what becomes of all others. Absmax scales 256 times too
+wide flush 2 % and cost nothing, 2,048 times 12 % and begin to cost."""
+_WIDE: Final = 16.0
+"""Covered over observed amax up to which a scale fits: within it, narrowing it would not help."""
+
+_EVIDENCE: Final = """
+SELECT tensor, layer, kv_head, max(max_abs) AS max_abs,
+  min(covered_amax) AS covered_amax,
+  sum(weight * num_flushed) / nullif(sum(weight * num_values), 0)
+    AS flushed_frac,
+  sqnr_db(sum(weight * sum_sq_signal),
+    greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0))
+    AS unclipped_sqnr_db,
+  any_value(rounding_floor_db) AS floor_db,
+  sum(num_values)::BIGINT AS num_values
+FROM cells
+  JOIN candidates USING (candidate)
+  JOIN sampling USING (source, sampling_id)
+  JOIN scales USING (source, candidate, layer, kv_head, tensor)
+WHERE candidate = $candidate AND scale IS NOT NULL
+GROUP BY tensor, layer, kv_head
+ORDER BY unclipped_sqnr_db, flushed_frac DESC, layer, kv_head, tensor
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LosingHead:
+    """A head that loses its small values."""
+
+    head: Head
+    row: Row
+    blame: Blame
+    widest: Row
+    """The head with the largest values in the same layer and tensor."""
+
+    @property
+    def headroom(self) -> float:
+        """Return covered over observed amax."""
+        return float(self.row["covered_amax"] / self.row["max_abs"])
+
+
+def losing_heads(case: Case, subject: Subject) -> list[LosingHead]:
+    """Return the heads that lose their small values, the most flushed first."""
+    if not subject.is_valid:
+        return []
+    rows = [row for row in case.whole_heads(subject.name) if row["max_abs"]]
+    widest: dict[tuple[int, str], Row] = {}
+    for row in rows:
+        place = (row["layer"], row["tensor"])
+        if place not in widest or row["max_abs"] > widest[place]["max_abs"]:
+            widest[place] = row
+    losing = [
+        LosingHead(
+            (row["layer"], row["kv_head"], row["tensor"]),
+            row,
+            _blame(row, widest[row["layer"], row["tensor"]]),
+            widest[row["layer"], row["tensor"]],
+        )
+        for row in rows
+        if _loses(row, subject.floor)
+    ]
+    return sorted(losing, key=lambda one: (-one.row["flushed_frac"], one.head))
+
+
+def evidence_sql(subject: Subject) -> str:
+    """Return the SQL that lists heads by what they lose at the small end."""
+    return bound(_EVIDENCE, candidate=subject.name)
+
+
+def _loses(row: Row, floor: float) -> bool:
+    flushed = row["flushed_frac"] or 0.0
+    over = (row["other_error"] or 0.0) > _OVER_FLOOR * floor
+    return (over and flushed > FLUSHED_LIMIT_WITH_ERROR) or flushed > FLUSHED_LIMIT
+
+
+def _blame(row: Row, widest: Row) -> Blame:
+    if row["covered_amax"] < _WIDE * row["max_abs"]:
+        return "values"
+    is_shared = row["covered_amax"] == widest["covered_amax"]
+    return "other-head" if is_shared and widest["covered_amax"] < _WIDE * widest["max_abs"] else "scale"

@@ -1,0 +1,83 @@
+"""The report people look at: one HTML file that opens anywhere, without a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.query import find_query
+from kvtrace.report.html.page import page_document
+from kvtrace.report.html.sections import sections
+from kvtrace.report.html.tables import QUERIES, chart_data
+
+if TYPE_CHECKING:
+    from kvtrace.report.sections import Report
+    from kvtrace.runs.open import Run
+
+_TEMPLATES: Final = Path(__file__).with_name("templates")
+_SCRIPTS: Final = ("arrays", "wording", "state", "rows", "charts", "controls")
+
+
+def report_html(report: Report, run: Run) -> str:
+    """Return the page: data, scripts, styles and all, under a policy that forbids every outside source.
+
+    Raises QueryError: a file of the run cannot be read to its end.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    data = chart_data(run, report)
+    page = page_document(report, data)
+    css = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
+    libraries = _vega()
+    script = "(function () {\n" + "\n".join(_script(name) for name in _SCRIPTS) + "\n})();\n"
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("report.html.j2").render(
+        **sections(report, data, page, run.record.manifest),
+        page=page,
+        page_json=Markup(_json(page)),  # noqa: S704 -- every < is an escape in it
+        css=Markup(css),  # noqa: S704 -- our own files
+        libraries=Markup(libraries),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        policy=_policy(css, libraries, script),
+        queries={name: find_query(name).sql for name in (*QUERIES, "rank_heads")},
+    )
+
+
+def _script(name: str) -> str:
+    return (_TEMPLATES / f"{name}.js").read_text(encoding="utf-8")
+
+
+@cache
+def _vega() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed, with Vega's expression interpreter, as one script."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    # An HTML parser would end the script, or open a comment in it, at these.
+    assert "</script" not in bundle.lower()
+    assert "<!--" not in bundle
+    return bundle
+
+
+def _policy(css: str, *scripts: str) -> str:
+    hashes = " ".join(f"'{_hash(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src '{_hash(css)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _json(page: dict[str, object]) -> str:
+    text = json.dumps(page, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

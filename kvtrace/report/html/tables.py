@@ -1,0 +1,171 @@
+"""The numbers behind the charts: every one from a query of `queries/`, laid out as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvtrace.query import connect_with_views, find_query, run_query_table
+from kvtrace.report.html.axes import PHASES, TENSORS, Axes, floats, index_in
+from kvtrace.report.html.strata import head_strata
+from kvtrace.report.html.sweep import sweep_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kvtrace.report.html.sweep import Sweep
+    from kvtrace.report.sections import Report
+    from kvtrace.runs.open import Run
+
+BANDS: Final = ("absmax_p50", "absmax_p90", "absmax_p99", "absmax_max")
+QUERIES: Final = (
+    "head_strata",
+    "absmax_bands",
+    "clip_against_flush",
+    "coverage",
+    "scale_audit",
+    "compare_candidates",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChartData:
+    """Arrays over candidate (C), tensor (2), head (H), workload (W), position stratum (S) and octave (O)."""
+
+    candidates: tuple[str, ...]
+    """The valid ones that quantize, in the order asked for."""
+    heads: tuple[tuple[int, int], ...]
+    """(layer, kv_head), sorted."""
+    workloads: tuple[str, ...]
+    strata: tuple[tuple[str, int], ...]
+    """(phase, octave): prefill first."""
+    octaves: tuple[int, ...]
+    by_head: dict[str, NDArray[np.float64]]
+    """Metric → [C, 2, H]; NaN: not measured."""
+    by_workload: dict[str, NDArray[np.float64]]
+    """Metric → [C, 2, H, W]."""
+    by_position: dict[str, NDArray[np.float64]]
+    """vectors_out_of_range, …_low, …_high, vectors_clipped, …, sqnr_db → [C, 2, H + 1, S]; H: all heads."""
+    num_requests: dict[str, NDArray[np.int64]]
+    """by_head [H], by_workload [H, W], by_position [H + 1, S]: requests behind the numbers."""
+    bands: dict[str, NDArray[np.float64]]
+    """Quantile → [2, H, W, O]."""
+    sweep: Sweep | None
+    """None: the replay made no counts."""
+    calibrated_max_length: tuple[int | None, ...]
+    """[C]: positions below this were calibrated on; None: not known."""
+    scale: NDArray[np.float64]
+    """[C, 2, H]."""
+    covered_amax: NDArray[np.float64]
+    """[C, 2, H]; the smallest over sources."""
+    effective_scale: NDArray[np.float64]
+    """[2, H]; NaN where no FP8 was in effect."""
+    coverage: tuple[dict[str, Any], ...]
+    audit: tuple[dict[str, Any], ...]
+
+
+def chart_data(run: Run, report: Report) -> ChartData:
+    """Return the arrays of all charts. Raises QueryError: a file of the run cannot be read to its end."""
+    connection = connect_with_views(run)
+    tables = {name: run_query_table(connection, find_query(name)) for name in QUERIES[:5]}
+    scales = connection.sql(_SCALES).to_arrow_table()
+    candidates = tuple(
+        one.candidate for one in report.candidates if one.status == "valid" and one.kind != "bf16"
+    )
+    coverage = tables["coverage"].to_pylist()
+    strata = _strata(coverage)
+    axes = Axes(
+        candidates=candidates,
+        heads=_heads(tables["absmax_bands"]),
+        workloads=tuple(dict.fromkeys(row["workload"] for row in coverage)),
+        strata=strata,
+        octaves=tuple(sorted({octave for _, octave in strata})),
+    )
+    by_head, by_workload, by_position, num_requests = head_strata(tables["head_strata"], axes)
+    lengths = dict(connection.sql(_LENGTHS).fetchall())
+    scale, covered, effective = _scales(scales, axes)
+    return ChartData(
+        candidates=axes.candidates,
+        heads=axes.heads,
+        workloads=axes.workloads,
+        strata=axes.strata,
+        octaves=axes.octaves,
+        by_head=by_head,
+        by_workload=by_workload,
+        by_position=by_position,
+        num_requests=num_requests,
+        bands=_bands(tables["absmax_bands"], axes),
+        sweep=sweep_arrays(tables["clip_against_flush"], axes),
+        calibrated_max_length=tuple(lengths[candidate] for candidate in candidates),
+        scale=scale,
+        covered_amax=covered,
+        effective_scale=effective,
+        coverage=tuple(coverage),
+        audit=tuple(tables["scale_audit"].to_pylist()),
+    )
+
+
+_SCALES: Final = """
+SELECT candidate, layer, kv_head, tensor, kind,
+  min({'covered_amax': covered_amax, 'scale': scale}) AS narrowest
+FROM scales JOIN candidates USING (candidate)
+WHERE scale IS NOT NULL
+GROUP BY candidate, layer, kv_head, tensor, kind
+ORDER BY candidate, layer, kv_head, tensor
+"""
+_LENGTHS: Final = "SELECT candidate, calibrated_max_length FROM candidates"
+
+
+def _strata(coverage: Sequence[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
+    found = {(row["phase"], row["position_octave"]) for row in coverage if row["num_tokens"]}
+    return tuple(sorted(found, key=lambda one: (PHASES.index(one[0]), one[1])))
+
+
+def _heads(table: pa.Table) -> tuple[tuple[int, int], ...]:
+    pairs = zip(table["layer"].to_pylist(), table["kv_head"].to_pylist(), strict=True)
+    return tuple(sorted(set(pairs)))
+
+
+def _bands(table: pa.Table, axes: Axes) -> dict[str, NDArray[np.float64]]:
+    shape = (2, len(axes.heads), len(axes.workloads), len(axes.octaves))
+    index = (
+        index_in(table["tensor"], TENSORS),
+        axes.head(table),
+        index_in(table["workload"], axes.workloads),
+        index_in(table["position_octave"], axes.octaves),
+    )
+    bands = {}
+    for name in BANDS:
+        bands[name] = np.full(shape, np.nan)
+        bands[name][index] = floats(table[name])
+    return bands
+
+
+def _scales(
+    table: pa.Table, axes: Axes
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    shape = (len(axes.candidates), 2, len(axes.heads))
+    scale, covered = np.full(shape, np.nan), np.full(shape, np.nan)
+    effective = np.full(shape[1:], np.nan)
+    narrowest = (
+        pc.struct_field(table["narrowest"], "scale"),
+        pc.struct_field(table["narrowest"], "covered_amax"),
+    )
+    values, amax = (floats(column) for column in narrowest)
+    candidate, tensor, head = (
+        index_in(table["candidate"], axes.candidates),
+        index_in(table["tensor"], TENSORS),
+        axes.head(table),
+    )
+    known = candidate >= 0
+    scale[candidate[known], tensor[known], head[known]] = values[known]
+    covered[candidate[known], tensor[known], head[known]] = amax[known]
+    ran = index_in(table["kind"], ["effective"]) == 0
+    effective[tensor[ran], head[ran]] = values[ran]
+    return scale, covered, effective

@@ -1,0 +1,1 @@
+"""Keep what is provably good of a damaged trace, and say what is lost."""

@@ -1,0 +1,146 @@
+"""Scales that kvtrace writes: what other readers find in the files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from support.checkpoints import checkpoint, compressed, scheme
+
+from kvtrace.calibration.bfloat16 import nearest_bfloat16
+from kvtrace.calibration.save import save_checkpoint, save_scales
+from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.scales import load_artifact, resolve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PER_TENSOR = {(layer, tensor): (0.03 + layer,) for layer in range(2) for tensor in "kv"}
+PER_HEAD = {(layer, tensor): (0.03 + layer, 0.5) for layer in range(2) for tensor in "kv"}
+WEIGHTS = {f"model.layers.{n}.self_attn.k_proj.weight": torch.ones(16, 8) for n in range(2)}
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=0, max_value=2.0**120))
+def test_rounding_to_bfloat16_is_that_of_an_independent_library(value: float) -> None:
+    assert nearest_bfloat16([value])[0] == np.float32(value).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+@pytest.mark.parametrize(("scales", "shape"), [(PER_TENSOR, [1]), (PER_HEAD, [2, 1, 1])])
+def test_the_safetensors_library_reads_what_was_written(tmp_path: Path, scales: dict, shape: list) -> None:
+    save_scales(tmp_path / "s", scales, model={"num_hidden_layers": 2, "num_key_value_heads": 2})
+    tensors = load_file(tmp_path / "s" / "model-kv-scales.safetensors")
+    assert set(tensors) == {f"model.layers.{n}.self_attn.{t}_scale" for n in range(2) for t in "kv"}
+    for (layer, tensor), values in scales.items():
+        found = tensors[f"model.layers.{layer}.self_attn.{tensor}_scale"]
+        assert found.dtype == torch.bfloat16
+        assert list(found.shape) == shape
+        assert torch.equal(found.flatten(), torch.tensor(values).bfloat16())
+
+
+def test_what_was_written_loads_back_and_resolves(tmp_path: Path) -> None:
+    save_scales(
+        tmp_path / "s", PER_HEAD, model={"num_hidden_layers": 2, "num_key_value_heads": 2}, manifest={"a": 1}
+    )
+    artifact = load_artifact(tmp_path / "s")
+    assert (artifact.format, artifact.granularity) == ("compressed-tensors", "attn_head")
+    assert artifact.manifest == {"a": 1, "scales_sha256": artifact.sha256}
+    found = resolve(artifact, num_layers=2, kv_heads_per_layer=2)
+    assert found.notes == ()
+    assert found.scale(1, 0, "k").value == float(nearest_bfloat16([1.03])[0])
+
+
+def test_the_configuration_keeps_the_model_and_declares_the_scheme(tmp_path: Path) -> None:
+    save_scales(tmp_path / "s", PER_TENSOR, model={"model_type": "llama", "num_hidden_layers": 2})
+    config = json.loads((tmp_path / "s" / "config.json").read_text())
+    assert config["model_type"] == "llama"
+    found = config["quantization_config"]
+    assert found["quant_method"] == "compressed-tensors"
+    expected = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+    assert found["kv_cache_scheme"].items() >= expected.items()
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), 3.4e38, 1e-42])
+def test_a_scale_that_no_engine_can_use_is_not_written(tmp_path: Path, bad: float) -> None:
+    with pytest.raises(InputError, match="expected finite numbers > 0"):
+        save_scales(tmp_path / "s", PER_TENSOR | {(1, "v"): (bad,)})
+    assert not (tmp_path / "s").exists()
+
+
+def test_mixed_granularities_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="one checkpoint has one strategy"):
+        save_scales(tmp_path / "s", PER_TENSOR | {(1, "v"): (0.5, 0.5)})
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    save_scales(tmp_path / "s", PER_TENSOR)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()}
+    with pytest.raises(OutputExistsError, match="nothing is overwritten"):
+        save_scales(tmp_path / "s", PER_HEAD)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_deployable_copy_links_the_weights_and_leaves_the_original_alone(tmp_path: Path) -> None:
+    original = checkpoint(tmp_path / "model", WEIGHTS)
+    (original / "tokenizer.json").write_text("{}")
+    before = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in original.iterdir()}
+    save_checkpoint(tmp_path / "copy", original, PER_HEAD, manifest={"kind": "test"})
+    copy = tmp_path / "copy"
+    assert {p.name for p in copy.iterdir() if p.is_symlink()} == {"model.safetensors", "tokenizer.json"}
+    assert (copy / "model.safetensors").resolve() == (original / "model.safetensors").resolve()
+    assert {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in original.iterdir()} == before
+    index = json.loads((copy / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == {"model.safetensors", "model-kv-scales.safetensors"}
+    assert set(index["weight_map"]) == set(WEIGHTS) | {
+        f"model.layers.{n}.self_attn.{t}_scale" for n in range(2) for t in "kv"
+    }
+    assert load_artifact(copy).layers == (0, 1)
+
+
+def test_scales_take_the_name_of_the_models_own_attention_modules(tmp_path: Path) -> None:
+    weights = {f"language_model.model.layers.{n}.self_attn.qkv_proj.weight": torch.ones(2) for n in range(2)}
+    save_checkpoint(tmp_path / "copy", checkpoint(tmp_path / "model", weights), PER_TENSOR)
+    keys = {s.key for s in load_artifact(tmp_path / "copy").scales}
+    assert keys == {f"language_model.model.layers.{n}.self_attn.{t}_scale" for n in range(2) for t in "kv"}
+
+
+def test_scales_that_the_checkpoint_already_has_in_a_file_of_their_own_are_replaced(tmp_path: Path) -> None:
+    original = checkpoint(tmp_path / "model", WEIGHTS)
+    save_checkpoint(tmp_path / "first", original, PER_TENSOR)
+    save_checkpoint(tmp_path / "second", tmp_path / "first", PER_HEAD)
+    artifact = load_artifact(tmp_path / "second")
+    assert artifact.granularity == "attn_head"
+    assert (tmp_path / "second" / "model.safetensors").resolve() == (original / "model.safetensors").resolve()
+
+
+def test_scales_among_the_weights_are_refused_since_a_link_cannot_leave_them_out(tmp_path: Path) -> None:
+    original = checkpoint(tmp_path / "model", WEIGHTS | {"model.layers.0.self_attn.k_scale": [0.5]})
+    with pytest.raises(InputError, match="among its weights"):
+        save_checkpoint(tmp_path / "copy", original, PER_TENSOR)
+    only = compressed(tmp_path / "only", {"0.k": [0.5]})
+    with pytest.raises(InputError, match="holds no weights"):
+        save_checkpoint(tmp_path / "copy", only, PER_TENSOR)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_method_with_rules_of_its_own_is_refused_and_compressed_tensors_is_extended(tmp_path: Path) -> None:
+    fp8 = checkpoint(tmp_path / "fp8", WEIGHTS, quantization={"quant_method": "fp8"})
+    with pytest.raises(InputError, match="quantized with 'fp8'"):
+        save_checkpoint(tmp_path / "copy", fp8, PER_TENSOR)
+    groups = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {}},
+        "kv_cache_scheme": scheme(),
+    }
+    quantized = checkpoint(tmp_path / "ct", WEIGHTS, quantization=groups)
+    save_checkpoint(tmp_path / "copy", quantized, PER_HEAD)
+    found = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]
+    assert found["config_groups"] == {"group_0": {}}
+    assert found["kv_cache_scheme"]["strategy"] == "attn_head"

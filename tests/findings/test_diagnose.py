@@ -1,0 +1,298 @@
+"""The diagnosis: findings carry SQL that shows them, the verdict ranks them, hostile names do no harm."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from incidents import all_incidents
+from incidents.base import SAMPLE
+from incidents.bench import Bench, new_bench, times
+from support.fabricate import fabricate_trace, request
+from support.fabricate_run import fabricate_run, read_tables, run_record, source_record
+from support.run_cli import kvtrace
+
+from kvtrace.calibration.recipe import Recipe
+from kvtrace.evaluation import replay, standard_candidates
+from kvtrace.findings.diagnose import RULES, diagnose
+from kvtrace.findings.wording import percent
+from kvtrace.query import connect_with_views, run_sql
+from kvtrace.report.build import build_report
+from kvtrace.report.html.verdict import verdict_parts
+from kvtrace.report.markdown import report_markdown
+from kvtrace.report.terminal.text import report_text
+from kvtrace.runs.open import open_run
+from kvtrace.scales import load_artifact
+from kvtrace.trace.reader import open_trace
+
+if TYPE_CHECKING:
+    from kvtrace.findings.diagnose import Diagnosis
+    from kvtrace.findings.finding import Finding
+
+SMALL = Path(__file__).parents[1] / "queries" / "input"
+SCALES = SAMPLE.parent / "scales"
+SHOWN = (
+    "another artifact's scales ran",
+    "a scale is 0, another artifact is sound",
+    "V too wide, and K clips",
+    "a workload and a position in the same heads",
+    "decode outgrew its scales",
+    "one head sets the scale per tensor",
+    "a channel beyond what FP8 spans",
+    "NaN in a layer",
+    "too few requests",
+)
+
+
+def planted(name: str, folder: Path, seed: int = 5) -> tuple[Bench, Diagnosis]:
+    bench = new_bench(seed, folder)
+    next(one for one in all_incidents() if one.name == name).plant(bench)
+    return bench, bench.diagnosed()
+
+
+def of(diagnosis: Diagnosis, name: str) -> Finding:
+    return next(one for one in diagnosis.findings if one.id == name)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_sql_of_every_finding_gives_its_evidence_and_is_one_that_a_user_may_run(
+    name: str, tmp_path: Path
+) -> None:
+    bench, diagnosis = planted(name, tmp_path)
+    connection = connect_with_views(open_run(bench.folder / "run"))
+    for finding in diagnosis.findings:
+        rows = list(run_sql(connection, finding.sql).records())
+        assert rows, finding.id
+        if "evidence" not in rows[0]:  # an audit's numbers are JSON inside the row
+            assert [dict(row) for row in finding.evidence] == rows[: len(finding.evidence)]
+        assert finding.message
+        assert finding.action
+
+
+def test_scales_that_differ_from_those_in_effect_are_counted_by_hand(tmp_path: Path) -> None:
+    diagnosis = diagnose(open_run(fabricate_run(tmp_path / "small.run", read_tables(SMALL))))
+    finding = diagnosis.findings[0]
+    assert (finding.id, finding.severity, finding.candidate) == ("scales-not-loaded", "error", "shipped")
+    assert len(finding.evidence) == 4
+    assert {row["effective_scale"] for row in finding.evidence} == {1.0}
+    assert diagnosis.verdict.status == "fault"
+    assert diagnosis.verdict.subject == "shipped"
+
+
+def test_an_artifact_that_ran_is_judged_once_under_its_own_name(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.live = bench.scales(Recipe(granularity="tensor"))
+    bench.ship(bench.live, "deployed")
+    bench.ship(times(bench.live, 3), "alternative")
+    diagnosis = bench.diagnosed()
+    assert diagnosis.verdict.judged == ("deployed", "alternative")
+    assert diagnosis.verdict.status == "sound"
+    assert "they are what ran" in of(diagnosis, "not-the-scales").message
+
+
+def test_what_ran_is_blamed_before_what_was_only_tried(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.live = times(bench.scales(Recipe(granularity="tensor")), 1 / 2.5)
+    bench.ship(times(bench.live, 1 / 4), "worse")
+    bench.ship(bench.live, "deployed")
+    diagnosis = bench.diagnosed()
+    assert diagnosis.verdict.subject == "deployed"
+    assert [one.candidate for one in diagnosis.findings if one.id == "k-clips"] == ["deployed", "worse"]
+
+
+def test_clip_findings_name_the_heads_and_the_loss_of_energy(tmp_path: Path) -> None:
+    bench = new_bench(4, tmp_path)
+    bench.ship(times(bench.scales(), 1 / 3, "v", [(2, 1)]))
+    finding = of(bench.diagnosed(), "v-clips")
+    assert finding.heads == ((2, 1, "v"),)
+    worst = finding.evidence[0]
+    assert (worst["layer"], worst["kv_head"]) == (2, 1)
+    assert worst["max_abs"] / worst["covered_amax"] == pytest.approx(3, rel=0.01)
+    assert "--kv-cache-dtype-skip-layers 2" in finding.action
+
+
+def test_the_clip_finding_gives_the_worst_heads_own_share_of_clipped_values(tmp_path: Path) -> None:
+    """K head 1 clips 4 of its 64 values at scale 1, K head 0 none: 6.25 % of its own, 3.13 % of K's."""
+    values = np.ones((8, 2, 8))
+    values[4:, 1, 0] = 1000
+    path = fabricate_trace(
+        tmp_path / "day.kvtrace",
+        {(0, "k"): values, (0, "v"): np.ones((8, 2, 8))},
+        request_of_row=list(range(8)),
+        position_of_row=[0] * 8,
+        requests=[request(number, prompt_tokens=1) for number in range(8)],
+    )
+    trace = open_trace(path)
+    run = replay([trace], standard_candidates([trace], []), tmp_path / "run", device="cpu")
+    message = of(diagnose(open_run(run)), "k-clips").message
+    assert (
+        "K clips in 1 of 2 heads (layer 0 head 1). Worst: layer 0 head 1 clips 6.25 % of its own" in message
+    )
+    # It loses 552² of 1000² in 4 values, of an energy of 4 · 1000² + 60.
+    assert "it loses 30.5 % of its energy" in message
+
+
+def test_a_head_that_clips_is_not_said_to_be_at_its_rounding_floor(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    best = bench.scales(Recipe("mse"))
+    bench.ship(best, "best")
+    bench.ship(times(best, 1 / 2, "k", [(2, 1)]), "narrow")
+    findings = {one.candidate: one for one in bench.diagnosed().findings if one.id == "rounding-floor"}
+    assert findings["best"].heads == ()
+    assert findings["best"].message.endswith("no other scale will do much better")
+    narrow = findings["narrow"]
+    assert set(narrow.heads) == {(*head, tensor) for head in bench.heads for tensor in "kv"} - {(2, 1, "k")}
+    assert "SQNR of 29 of 30 heads" in narrow.message
+    assert narrow.message.endswith("Not so in layer 2 head 1 (K): more is lost in them")
+
+
+def test_heads_that_lose_nothing_are_at_no_floor(tmp_path: Path) -> None:
+    trace = fabricate_trace(
+        tmp_path / "ones.kvtrace",
+        {(0, tensor): np.ones((6, 2, 8)) for tensor in "kv"},
+        request_of_row=list(range(6)),
+        position_of_row=[0] * 6,
+        requests=[request(number, prompt_tokens=1) for number in range(6)],
+    )
+    opened = open_trace(trace)
+    run = replay([opened], standard_candidates([opened], []), tmp_path / "run", device="cpu")
+    assert "rounding-floor" not in {one.id for one in diagnose(open_run(run)).findings}
+
+
+def test_not_the_scales_says_what_was_excluded_and_how_near_the_worst_head_comes(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.ship(bench.scales(Recipe("percentile", 99.9)))
+    diagnosis = bench.diagnosed()
+    assert diagnosis.verdict.headline.startswith(
+        "NOT THE SCALES: no clipping, flushing or drift beyond the limits, and no fault of the scales, was"
+    )
+    worst = max(one.clip_error for one in diagnosis.losses)
+    message = of(diagnosis, "not-the-scales").message
+    assert 0 < worst < 0.005
+    assert "a head that loses over 0.5 % of its energy by clipping" in message
+    assert f"the worst loses {percent(worst)}" in message
+    assert "the artifact's names" in message
+
+
+def test_sound_scales_that_did_not_run_are_said_to_be_hypothetical(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.ship(bench.scales(Recipe(headroom=2.0)))
+    for live, action, line in (
+        (
+            None,
+            "These scales would cover what was captured. What FP8 does",
+            "No FP8 was in effect at capture:",
+        ),
+        (bench.scales(Recipe(headroom=2.0)), "Look elsewhere: serve the same prompts with", None),
+    ):
+        bench.live = live
+        diagnosis = bench.diagnosed()
+        assert diagnosis.verdict.status == "sound"
+        assert of(diagnosis, "not-the-scales").action.startswith(action)
+        run = open_run(bench.folder / "run")
+        verdict = " ".join(report_text(build_report(run)).split("WHAT RAN")[0].split())
+        assert f"→ {action}" in verdict
+        assert line in verdict if line else "this is what these would do" not in verdict
+        in_page = verdict_parts(build_report(run))["verdict"]["hypothetical"]
+        assert in_page.startswith(line) if line else in_page == ""
+        assert f"**Do:** {action}" in report_markdown(build_report(run)).replace("\\", "")
+        shutil.rmtree(bench.folder / "run")
+        shutil.rmtree(bench.folder / "incident.kvtrace")
+
+
+def test_sound_scales_other_than_those_that_ran_are_not_blamed_for_a_loss(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    bench.live = bench.scales(Recipe(headroom=2.0))
+    bench.ship(bench.scales(Recipe(headroom=3.0)))  # taken for what should have run
+    bench.ship(bench.scales(Recipe(headroom=4.0)), "other")
+    found = {one.candidate: one.action for one in bench.diagnosed().findings if one.id == "not-the-scales"}
+    assert found["effective"].startswith("Look elsewhere")
+    assert found["other"].startswith("These scales would cover what was captured. The engine used others")
+
+
+def test_default_scales_are_not_said_to_have_an_artifact_without_faults(tmp_path: Path) -> None:
+    assert "artifact" not in of(new_bench(3, tmp_path).diagnosed(), "not-the-scales").message
+
+
+def test_a_note_worth_reading_is_named_in_the_verdict(tmp_path: Path) -> None:
+    _, diagnosis = planted("no other scale would do better", tmp_path)
+    assert "rounding-floor" in diagnosis.verdict.headline.partition("; noted: ")[2].split(", ")
+
+
+def test_a_drift_explains_the_clipping_it_causes(tmp_path: Path) -> None:
+    bench = new_bench(6, tmp_path)
+    bench.ship(bench.scales())
+    bench.scale_values(3, bench.workload == "code", bench.heads[:4], "k")
+    diagnosis = bench.diagnosed()
+    assert diagnosis.findings[0].id == "drift-workload"
+    assert "in workload code" in diagnosis.findings[0].message
+    assert of(diagnosis, "k-clips").explained_by == ("drift-workload",)
+    assert diagnosis.findings[0].severity == of(diagnosis, "k-clips").severity
+    by_workload = {row["workload"]: row for row in diagnosis.findings[0].evidence}
+    assert by_workload["chat"]["num_vectors_clipped"] == 0
+
+
+def test_renaming_everything_a_user_names_changes_no_finding(tmp_path: Path) -> None:
+    ids = []
+    for number, (artifact, workload) in enumerate([("shipped", "code"), ("it's; DROP TABLE x", "w'or\"k")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        bench = new_bench(6, folder)
+        bench.requests = [
+            one.model_copy(update={"workload": workload}) if one.workload == "code" else one
+            for one in bench.requests
+        ]
+        bench.ship(bench.scales(), artifact)
+        bench.scale_values(3, bench.workload == "code", bench.heads[:4], "k")
+        diagnosis = bench.diagnosed()
+        ids.append([(one.id, one.severity, one.heads) for one in diagnosis.findings])
+        assert diagnosis.verdict.judged == (artifact,)
+    assert ids[0] == ids[1]
+
+
+def test_a_trace_of_too_few_requests_cannot_tell_rather_than_being_sound(tmp_path: Path) -> None:
+    _, diagnosis = planted("too few requests", tmp_path)
+    assert diagnosis.verdict.status == "cannot tell"
+    assert "NOT ENOUGH COVERAGE" in diagnosis.verdict.headline
+
+
+def test_rows_lost_at_capture_are_not_enough_coverage(tmp_path: Path) -> None:
+    tables = read_tables(SMALL)
+    for name in ("candidates", "scales", "cells"):
+        tables[name] = [row for row in tables[name] if row["candidate"] in ("bf16", "unit")]
+    tables["requests"] = [
+        row | {"request": number, "num_rows": 1, "num_dropped": 1, "sampled": True}
+        for row in tables["requests"][:1]
+        for number in range(9)
+    ]
+    record = run_record(source_record(has_fp8_cache=False))
+    diagnosis = diagnose(open_run(fabricate_run(tmp_path / "lossy.run", tables, record)))
+    assert "9 of 18 sampled rows were lost" in of(diagnosis, "coverage").message
+
+
+def test_without_an_artifact_the_default_scales_are_judged(tmp_path: Path) -> None:
+    bench = new_bench(3, tmp_path)
+    diagnosis = bench.diagnosed()
+    assert diagnosis.verdict.judged == ("unit",)
+    assert diagnosis.verdict.status == "sound"
+
+
+def test_the_sample_is_diagnosed_as_its_artifacts_were_made(tmp_path: Path) -> None:
+    trace = open_trace(SAMPLE)
+    artifacts = [load_artifact(SCALES / name) for name in ("all-per-head", "halved")]
+    run = replay([trace], standard_candidates([trace], artifacts), tmp_path / "run", device="cpu")
+    diagnosis = diagnose(open_run(run))
+    assert diagnosis.verdict.subject == "halved"
+    assert diagnosis.verdict.sound == ("all-per-head",)
+    assert {one.id for one in diagnosis.findings if one.severity != "note"} == {"k-clips", "v-clips"}
+    reported = kvtrace("report", run)
+    assert (reported.returncode, reported.stderr) == (0, "")
+    assert "VERDICT FAULT. halved: " in " ".join(reported.stdout.split())
+
+
+def test_every_rule_is_a_file_of_its_own() -> None:
+    files = [rule.__module__ for rule in RULES]
+    assert len(set(files)) == len(files)

@@ -1,0 +1,252 @@
+"""The report of a small run worked out by hand, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.fabricate_run import fabricate_run, read_tables, run_record, source_record
+
+from kvtrace.report.build import build_report
+from kvtrace.report.json import read_report, report_json
+from kvtrace.report.terminal.text import report_text
+from kvtrace.report.wording import columns
+from kvtrace.runs.open import open_run
+
+if TYPE_CHECKING:
+    from kvtrace.report.sections import Report
+
+ROOT = Path(__file__).parents[2]
+SMALL = Path(__file__).parents[1] / "queries" / "input"
+HOSTILE_NAMES = (
+    "<img src=x onerror=alert(1)>",
+    "\x1b[2J\x1b[31mred\x07",
+    "\u202egnp.exe\u2066",
+    "[bold red]x[/]",
+    "x" * 10_000,
+    "日本語のワークロード" * 4,
+    "a\u0301" * 5_000,
+    "line\nbreak\ttab",
+)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    return build_report(open_run(fabricate_run(tmp_path / "small.run", read_tables(SMALL))))
+
+
+def flowing(text: str) -> str:
+    """The text without its line breaks, so that a sentence is found wherever it was wrapped."""
+    return " ".join(text.split())
+
+
+def report_of(tmp_path: Path, change: dict[str, dict[str, Any]]) -> Report:
+    """The report of the small run after some columns of some tables were set: table → column → value."""
+    tables = read_tables(SMALL)
+    for table, values in change.items():
+        for row in tables[table]:
+            row.update({name: value(row) if callable(value) else value for name, value in values.items()})
+    return build_report(open_run(fabricate_run(tmp_path / "changed.run", tables)))
+
+
+def test_the_verdict_comes_first_and_says_that_the_scales_were_not_loaded(report: Report) -> None:
+    verdict = flowing(report_text(report).split("WHAT RAN")[0])
+    assert verdict.startswith("kvtrace report · day")
+    assert (
+        "VERDICT FAULT. shipped: scales NOT LOADED: the engine used 1.0 where shipped ships others: 4 of 4"
+        in (verdict)
+    )
+    assert "→ Read what the loader does with the file; restart" in verdict
+
+
+def test_the_report_says_which_head_clips_under_which_candidate_and_where(report: Report) -> None:
+    section = flowing(report_text(report).split("WHICH HEADS LEAVE THE RANGE")[1].split("\n\n")[0])
+    assert (
+        "shipped Was NOT LOADED. CLIPS in 1 of 2 K and 0 of 2 V heads. Worst: layer 0 head 0 K, 7.14 % of "
+        "its values clipped (14.3 % out of range), largest 280 where 224 is covered; most at positions 2–3 "
+        "(10 %) and in code (10 %)."
+    ) in section
+    assert "running in range: no value of 4 heads (K and V counted apart) leaves it." in section
+    assert "broken INVALID, not scored: layer 0 K scale is NaN" in section
+    assert "bf16 not quantized" in section
+
+
+def test_the_text_fits_80_columns_and_needs_no_colour(report: Report) -> None:
+    text = report_text(replace(report, run="small.run"))
+    assert max(map(columns, text.splitlines())) <= 80
+    assert "\x1b" not in text
+
+
+def test_scales_that_were_never_loaded_are_said_to_be(report: Report) -> None:
+    text = flowing(report_text(report))
+    assert "EVERY effective scale is exactly 1.0" in text
+    assert "It was NOT LOADED: the engine used 1.0, and 4 of its 4 scales differ." in text
+
+
+def test_scales_that_are_what_ran_are_said_to_be(tmp_path: Path) -> None:
+    text = flowing(report_text(report_of(tmp_path, {"scales": {"scale": lambda row: row["scale"] and 0.5}})))
+    assert "shipped Is what ran. CLIPS" in text
+    assert "It is what ran: all 4 scales equal the effective ones." in text
+    assert "Effective scales: K 0.5, V 0.5." in text
+
+
+def test_scales_other_than_those_that_ran_are_counted(tmp_path: Path) -> None:
+    def scale(row: dict[str, Any]) -> float | None:
+        if row["candidate"] == "running":
+            return 0.25 if row["tensor"] == "k" else 0.501  # 0.5 within what bf16 loses
+        return row["scale"]  # type: ignore[no-any-return]
+
+    text = flowing(report_text(report_of(tmp_path, {"scales": {"scale": scale}})))
+    assert "shipped Is NOT what ran. CLIPS" in text
+    assert "It is NOT what ran: 2 of its 4 scales differ from the effective ones." in text
+
+
+def test_a_trace_from_an_engine_without_fp8_makes_every_candidate_hypothetical(tmp_path: Path) -> None:
+    tables = read_tables(SMALL)
+    for name in ("candidates", "scales", "cells"):
+        tables[name] = [row for row in tables[name] if row["candidate"] != "running"]
+    record = run_record(source_record(has_fp8_cache=False))
+    report = build_report(open_run(fabricate_run(tmp_path / "bf16.run", tables, record)))
+    text = flowing(report_text(report))
+    assert "cache dtype auto: NO FP8 was in effect at capture, so every candidate is hypothetical" in text
+    assert "NOT LOADED" not in text
+    assert all(loaded.num_as_effective is None for loaded in report.loaded)
+
+
+def test_values_out_of_range_that_are_not_clipped_are_called_harmless(tmp_path: Path) -> None:
+    text = flowing(report_text(report_of(tmp_path, {"cells": {"num_clipped": 0, "sum_sq_clip_error": 0.0}})))
+    assert "nothing clipped. Values of 2 of 2 K and 0 of 2 V heads exceed MAX × scale by less" in text
+    assert "harmless. Most: layer 0 head 0 K, 14.3 % out of range" in text
+    assert "WHERE VALUES ARE CLIPPED" not in text
+
+
+def test_what_was_captured_and_lost_is_shown_by_workload(report: Report) -> None:
+    lines = report_text(report).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("  workload "))
+    assert [line.split() for line in lines[start + 1 : start + 3]] == [
+        ["chat", "1/2", "2", "2", "0–3", "0", "0", "0"],
+        ["code", "1/1", "1", "0", "0–1", "2", "1", "1"],
+    ]
+    assert "1 in 3 positions of 100 % of the requests" in "\n".join(lines)
+
+
+def test_a_capture_that_was_not_closed_is_said_to_be(tmp_path: Path) -> None:
+    record = run_record(source_record(closed=False))
+    run = fabricate_run(tmp_path / "unclosed.run", read_tables(SMALL), record)
+    text = flowing(report_text(build_report(open_run(run))))
+    assert "NOT closed in order: its last rows may be missing." in text
+
+
+def test_every_report_says_what_it_cannot_see(report: Report) -> None:
+    text = flowing(report_text(report))
+    for blind_spot in ("errors compounding", "task accuracy", "attention kernels", "cache transfer"):
+        assert blind_spot in text
+
+
+def test_a_note_of_a_candidate_is_shown(tmp_path: Path) -> None:
+    text = flowing(report_text(report_of(tmp_path, {"candidates": {"note": "3 names matched nothing"}})))
+    assert "Note: 3 names matched nothing" in text
+
+
+def test_only_the_candidate_that_the_verdict_is_about_is_detailed_and_the_others_are_named(
+    tmp_path: Path,
+) -> None:
+    tables = read_tables(SMALL)
+    for number in range(5):
+        for name in ("candidates", "scales", "cells"):
+            copies = [dict(row) for row in tables[name] if row["candidate"] == "shipped"]
+            for row in copies:
+                row["candidate"] = f"copy-{number}"
+                row.update({"ordinal": 10 + number} if name == "candidates" else {})
+            tables[name] += copies
+    text = report_text(build_report(open_run(fabricate_run(tmp_path / "many.run", tables))))
+    assert text.count("HEADS OUT OF RANGE under") == 1
+    assert "HEADS OUT OF RANGE under shipped" in text
+    left_out = "copy-0, copy-1, copy-2, copy-3, copy-4."
+    assert f"Left out here, in --format json and for kvtrace query: {left_out}" in flowing(text)
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_hostile_names_show_as_plain_text_of_bounded_width(tmp_path: Path, name: str) -> None:
+    tables = read_tables(SMALL)
+    for table in ("requests", "cells"):
+        for row in tables[table]:
+            row["workload"] = name if row["workload"] == "chat" else row["workload"]
+    for table in ("candidates", "scales", "cells"):
+        for row in tables[table]:
+            row["candidate"] = name if row["candidate"] == "shipped" else row["candidate"]
+    for row in tables["candidates"]:
+        row["reason"] = row["reason"] and name
+        row["artifact"] = row["note"] = name
+    for rows in tables.values():
+        for row in rows:
+            row.update({"source": name} if "source" in row else {})
+    model = source_record().model.model_copy(update={"name": name})
+    source = source_record(name, model=model, path=f"/traces/{name}")
+    run = fabricate_run(tmp_path / "hostile.run", tables, run_record(source))
+    report = replace(build_report(open_run(run)), run="hostile.run")
+    text = report_text(report)
+    assert all(char == "\n" or (ord(char) >= 32 and ord(char) != 0x7F) for char in text)
+    assert not set(text) & set("\u202e\u2066")
+    assert all(columns(line) <= 80 or is_one_word_of_a_command(line) for line in text.splitlines())
+    assert len(text) < 20_000
+    assert read_report(report_json(report)) == report
+
+
+def is_one_word_of_a_command(line: str) -> bool:
+    """A path is not broken, or it could not be copied."""
+    (*options, word) = shlex.split(line.removesuffix(" \\"))
+    return line.startswith("    ") and (not options or options == ["--trace"]) and len(word) <= 1000
+
+
+def test_json_gives_numerators_and_denominators_for_everything_it_ranks(report: Report) -> None:
+    content = json.loads(report_json(report))
+    assert content["schema_version"] == "1.1"
+    heads = [head for head in content["heads"] if head["candidate"] == "shipped" and head["tensor"] == "k"]
+    assert [(head["layer"], head["kv_head"], head["rank"]) for head in heads] == [(0, 0, 1), (0, 1, 2)]
+    measured = heads[0]["measured"]
+    assert measured["out_of_range_frac"] == pytest.approx(10 / 70)
+    counts = {
+        "num_values": 50,
+        "num_out_of_range": 6,
+        "num_clipped": 3,
+        "num_vectors": 5,
+        "num_vectors_out_of_range": 3,
+        "num_vectors_clipped": 2,
+    }
+    assert {name: measured[name] for name in counts} == counts
+    strata = content["positions"] + content["workloads"]
+    for ranked in (*heads, *strata, *content["candidates"][1]["tensors"]):
+        assert ranked["measured"]["num_values"] > 0
+
+
+def test_json_reads_back_as_the_same_report_and_what_was_not_measured_is_null(report: Report) -> None:
+    assert read_report(report_json(report)) == report
+    invalid = next(c for c in json.loads(report_json(report))["candidates"] if c["status"] == "invalid")
+    assert invalid["tensors"] == []
+    assert invalid["reason"] == "layer 0 K scale is NaN"
+
+
+def test_a_report_of_a_run_needs_no_torch_polars_or_pyarrow(tmp_path: Path) -> None:
+    run = fabricate_run(tmp_path / "small.run", read_tables(SMALL))
+    script = (
+        "import sys\n"
+        "from kvtrace.commands.report import report\n"
+        f"from pathlib import Path; report([Path({str(run)!r})])\n"
+        "assert not {'torch', 'polars', 'pyarrow'} & set(sys.modules), sorted(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "WHICH HEADS LEAVE THE RANGE" in done.stdout
+
+
+def test_a_report_that_keeps_no_run_says_how_to_keep_one(report: Report) -> None:
+    text = report_text(replace(report, run=None))
+    assert "kvtrace replay TRACE --scales ARTIFACT" in text
+    assert "kvtrace query RUN rank_heads" in text
