@@ -26,45 +26,38 @@
 --   absmax_p90       nine in ten are no wider, by weight
 --   absmax_p99       99 in 100 are no wider, by weight
 --   absmax_max       the widest
-WITH coded AS (
-  SELECT tensor, layer, kv_head, workload, position_octave,
+WITH strata AS (
+  SELECT * REPLACE (
+    {'workload': workload, 'octave': position_octave} AS stratum
+  )
+  FROM chosen_tokens
+),
+coded AS (
+  SELECT tensor, layer, kv_head, stratum,
     magnitude(absmax_code, dtype) AS absmax,
     count(*) AS num_vectors,
     sum(weight) AS w_vectors
   FROM chosen_vectors
     JOIN layers USING (source, layer)
-    JOIN chosen_tokens USING (source, "row")
+    JOIN strata USING (source, "row")
   WHERE absmax_code IS NOT NULL
   GROUP BY ALL
 ),
 ranked AS (
   SELECT *,
-    sum(w_vectors) OVER up_to_here / sum(w_vectors) OVER stratum AS rank
+    sum(w_vectors) OVER (same ORDER BY absmax) / sum(w_vectors) OVER same
+      AS rank
   FROM coded
-  WINDOW
-    stratum AS (
-      PARTITION BY tensor, layer, kv_head, workload, position_octave
-    ),
-    up_to_here AS (
-      PARTITION BY tensor, layer, kv_head, workload, position_octave
-      ORDER BY absmax
-    )
-),
-strata AS (
-  SELECT * REPLACE (
-    {'workload': workload, 'octave': position_octave} AS stratum
-  )
-  FROM chosen_tokens
+  WINDOW same AS (PARTITION BY tensor, layer, kv_head, stratum)
 )
-SELECT tensor, layer, kv_head, workload, position_octave,
+SELECT tensor, layer, kv_head, stratum.workload,
+  stratum.octave AS position_octave,
   any_value(num_requests) AS num_requests,
   sum(num_vectors)::BIGINT AS num_vectors,
   min(absmax) FILTER (rank >= 0.5 - 1e-9) AS absmax_p50,
   min(absmax) FILTER (rank >= 0.9 - 1e-9) AS absmax_p90,
   min(absmax) FILTER (rank >= 0.99 - 1e-9) AS absmax_p99,
   max(absmax) AS absmax_max
-FROM ranked
-  JOIN coverage(strata)
-    ON stratum = {'workload': workload, 'octave': position_octave}
-GROUP BY tensor, layer, kv_head, workload, position_octave
-ORDER BY tensor, layer, kv_head, workload, position_octave;
+FROM ranked JOIN coverage(strata) USING (stratum)
+GROUP BY tensor, layer, kv_head, stratum
+ORDER BY tensor, layer, kv_head, stratum;

@@ -42,30 +42,15 @@
 --   live_amax      largest magnitude over all of its requests
 --   num_requests   requests with a vector here
 --   num_compared   requests compared, the same for all classes of the head
-WITH lengths AS (
-  SELECT source, request, workload,
-    coalesce(getvariable('by'), 'workload') <> 'workload' AS is_length,
-    CASE WHEN getvariable('by') = 'output' THEN output_tokens
-    ELSE prompt_tokens END AS num_tokens
-  FROM requests
-  WHERE sampled
-),
-numbered AS (
-  SELECT *,
-    CASE WHEN is_length THEN
-      length_class(num_tokens, (
-        SELECT length_edges(getvariable('edges'), num_tokens) FROM lengths
-      ))
-    END AS class_number
-  FROM lengths
-),
-classes AS (
+WITH classes AS (
   SELECT source, request, class_number,
-    CASE WHEN is_length THEN
-      min(num_tokens) OVER same || '–' || max(num_tokens) OVER same
-    ELSE workload END AS class
-  FROM numbered
-  WINDOW same AS (PARTITION BY class_number)
+    tokens_from || '–' || tokens_to AS class
+  FROM length_classes
+  WHERE length = getvariable('by')
+  UNION ALL
+  SELECT source, request, NULL, workload
+  FROM requests
+  WHERE sampled AND coalesce(getvariable('by'), 'workload') = 'workload'
 ),
 maxima AS (
   SELECT tensor, layer, kv_head, class, class_number, source, request,
@@ -79,11 +64,10 @@ maxima AS (
 ),
 ranked AS (
   SELECT *,
-    row_number() OVER (
-      PARTITION BY tensor, layer, kv_head, class ORDER BY amax
-    ) AS place,
-    count(*) OVER (PARTITION BY tensor, layer, kv_head, class) AS num_requests
+    row_number() OVER (same ORDER BY amax) AS place,
+    count(*) OVER same AS num_requests
   FROM maxima
+  WINDOW same AS (PARTITION BY tensor, layer, kv_head, class)
   QUALIFY num_requests >= coalesce(getvariable('min_requests')::BIGINT, 3)
 ),
 sized AS (

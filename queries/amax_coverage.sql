@@ -45,30 +45,20 @@ WITH live AS (
     }) FILTER (max_abs IS NOT NULL) AS widest,
     max(max_abs) FILTER (phase = 'prefill') AS prefill_amax,
     max(max_abs) FILTER (phase = 'decode') AS decode_amax,
-    sum(num_vectors)::BIGINT AS num_vectors
+    sum(num_rows)::BIGINT AS num_vectors
   FROM chosen_cells
   GROUP BY candidate, tensor, layer, kv_head
-),
-covered AS (
-  SELECT candidate, tensor, layer, kv_head,
-    min(covered_amax) AS covered_amax,
-    min(calibrated_amax) AS calibrated_amax, min(scale) AS scale
-  FROM chosen_scales
-  GROUP BY candidate, tensor, layer, kv_head
-),
-joined AS (
-  SELECT *, share(covered_amax, live_amax) AS headroom
-  FROM live
-    JOIN covered USING (candidate, tensor, layer, kv_head)
-    JOIN quantizing USING (candidate)
 )
-SELECT candidate, tensor, layer, kv_head, headroom, live_amax, covered_amax,
+SELECT candidate, tensor, layer, kv_head,
+  share(covered_amax, live_amax) AS headroom, live_amax, covered_amax,
   calibrated_amax, share(live_amax, calibrated_amax) AS drift, scale,
   widest.workload AS widest_workload, widest.phase AS widest_phase,
   octave_from(widest.octave) AS widest_from,
   octave_to(widest.octave) AS widest_to,
   prefill_amax, decode_amax, num_vectors
-FROM joined
+FROM live
+  JOIN covered_heads USING (candidate, tensor, layer, kv_head)
+  JOIN quantizing USING (candidate)
 QUALIFY row_number() OVER (
     PARTITION BY candidate, tensor
     ORDER BY headroom NULLS LAST, layer, kv_head

@@ -50,28 +50,21 @@
 --                               NULL: all in range
 --   worst_kv_head               its KV head
 --   worst_vectors_clipped_frac  its share of vectors with a clipped value
-WITH classes AS (
-  SELECT length, source, request, num_tokens,
-    {'length': length, 'number': class_number} AS stratum
-  FROM length_classes
-),
-ranges AS (
-  SELECT stratum, min(num_tokens) AS tokens_from, max(num_tokens) AS tokens_to
-  FROM classes
-  GROUP BY stratum
-),
-strata AS (
-  SELECT tokens.* REPLACE (classes.stratum AS stratum)
-  FROM chosen_tokens AS tokens JOIN classes USING (source, request)
+WITH strata AS (
+  SELECT tokens.* REPLACE ({
+      'length': length, 'number': class_number, 'tokens_from': tokens_from,
+      'tokens_to': tokens_to
+    } AS stratum)
+  FROM chosen_tokens AS tokens JOIN length_classes USING (source, request)
 )
 SELECT candidate, tensor, stratum.length,
   CASE
     WHEN stratum.length = 'prompt' AND getvariable('prompt_edges') IS NULL
       OR stratum.length = 'output' AND getvariable('output_edges') IS NULL
     THEN ['short', 'median', 'p95', 'longest'][stratum.number + 1]
-    ELSE tokens_from || '–' || tokens_to
+    ELSE stratum.tokens_from || '–' || stratum.tokens_to
   END AS class,
-  tokens_from, tokens_to,
+  stratum.tokens_from, stratum.tokens_to,
   vectors_out_of_range_frac, vectors_clipped_frac, vectors_clipped_low,
   vectors_clipped_high, num_requests, num_incomplete_requests, num_tokens,
   num_vectors, num_vectors_out_of_range, num_vectors_clipped, num_heads,
@@ -81,5 +74,4 @@ FROM vector_totals(strata)
   JOIN quantizing USING (candidate)
   JOIN coverage(strata) USING (stratum)
   LEFT JOIN vector_intervals(strata) USING (candidate, tensor, stratum)
-  JOIN ranges USING (stratum)
 ORDER BY ordinal, tensor, stratum.length DESC, stratum.number;

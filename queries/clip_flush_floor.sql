@@ -41,8 +41,9 @@
 --   num_flushed           values
 WITH losses AS (
   SELECT *, rounding_floor_db AS floor_db,
-    sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
     sqnr_db(w_sq_signal, w_sq_other_error) AS unclipped_sqnr_db,
+    unclipped_sqnr_db - sqnr_db AS clip_loss_db,
+    floor_db - unclipped_sqnr_db AS underflow_loss_db,
     coalesce(getvariable('margin_db')::DOUBLE, 3) AS margin_db
   FROM value_sums(chosen_cells) JOIN quantizing USING (candidate)
 )
@@ -50,20 +51,15 @@ SELECT candidate, tensor, layer, kv_head,
   CASE
     WHEN sqnr_db IS NULL THEN NULL
     WHEN unclipped_sqnr_db IS NULL THEN 'clipping'
-    WHEN unclipped_sqnr_db - sqnr_db > margin_db
-      AND floor_db - unclipped_sqnr_db > margin_db
+    WHEN clip_loss_db > margin_db AND underflow_loss_db > margin_db
       THEN 'clipping and underflow'
-    WHEN unclipped_sqnr_db - sqnr_db > margin_db THEN 'clipping'
-    WHEN floor_db - unclipped_sqnr_db > margin_db THEN 'underflow'
+    WHEN clip_loss_db > margin_db THEN 'clipping'
+    WHEN underflow_loss_db > margin_db THEN 'underflow'
     WHEN floor_db IS NULL THEN NULL
     ELSE 'rounding'
   END AS limited_by,
-  sqnr_db, unclipped_sqnr_db, floor_db,
-  unclipped_sqnr_db - sqnr_db AS clip_loss_db,
-  floor_db - unclipped_sqnr_db AS underflow_loss_db,
-  share(w_clipped, w_values) AS clipped_frac,
-  share(w_flushed, w_values) AS flushed_frac,
-  num_values, num_clipped, num_flushed
+  sqnr_db, unclipped_sqnr_db, floor_db, clip_loss_db, underflow_loss_db,
+  clipped_frac, flushed_frac, num_values, num_clipped, num_flushed
 FROM losses
 QUALIFY row_number() OVER (
     PARTITION BY candidate, tensor ORDER BY sqnr_db NULLS LAST, layer, kv_head

@@ -44,24 +44,22 @@ WITH layers AS (
     min(max_abs) AS narrowest_amax,
     share(sum(w_clipped), sum(w_values)) AS clipped_frac,
     sqnr_db(sum(w_sq_signal), sum(w_sq_error)) AS sqnr_db,
-    min(sqnr_db(w_sq_signal, w_sq_error)) AS worst_head_sqnr_db,
-    sum(num_values)::BIGINT AS num_values
-  FROM value_sums(traffic_cells)
-  GROUP BY candidate, tensor, layer
-),
-covered AS (
-  SELECT candidate, tensor, layer, min(covered_amax) AS covered_amax
-  FROM chosen_scales
+    min(v.sqnr_db) AS worst_head_sqnr_db,
+    sum(num_values)::BIGINT AS num_values,
+    min(covered_amax) AS covered_amax
+  FROM value_sums(traffic_cells) AS v
+    LEFT JOIN covered_heads USING (candidate, tensor, layer, kv_head)
   GROUP BY candidate, tensor, layer
 ),
 per_head AS (
   SELECT candidate AS per_head_candidate
-  FROM per_head_candidates
-  WHERE is_asked(getvariable('per_head'), candidate)
+  FROM quantizing
+  WHERE status = 'valid' AND granularity = 'attn_head'
+    AND is_asked(getvariable('per_head'), candidate)
   ORDER BY ordinal
   LIMIT 1
 )
-SELECT t.candidate, t.tensor, t.layer, t.num_heads, covered_amax,
+SELECT t.candidate, t.tensor, t.layer, t.num_heads, t.covered_amax,
   t.widest.kv_head AS widest_kv_head, abs(t.widest.amax) AS widest_amax,
   t.second_amax, t.narrowest_amax,
   share(abs(t.widest.amax), t.narrowest_amax) AS amax_ratio,
@@ -74,11 +72,10 @@ SELECT t.candidate, t.tensor, t.layer, t.num_heads, covered_amax,
   t.num_values
 FROM layers AS t
   JOIN quantizing USING (candidate)
-  JOIN covered USING (candidate, tensor, layer)
   LEFT JOIN per_head ON true
   LEFT JOIN layers AS h
     ON h.candidate = per_head_candidate
     AND h.tensor = t.tensor
     AND h.layer = t.layer
-WHERE granularity = 'tensor' AND kind <> 'unit'
+WHERE granularity = 'tensor' AND kind <> 'unit' AND is_candidate(t.candidate)
 ORDER BY ordinal, t.tensor, gain_db DESC NULLS LAST, t.layer;

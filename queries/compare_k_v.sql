@@ -43,34 +43,35 @@
 WITH by_layer AS (
   SELECT * REPLACE (layer AS stratum) FROM chosen_cells
 ),
-worst AS (
+worst_layers AS (
   SELECT candidate, tensor,
     min({'clipped': -clipped_frac, 'layer': stratum})
-      FILTER (num_clipped > 0) AS worst
+      FILTER (num_clipped > 0) AS widest
   FROM value_totals(by_layer)
   GROUP BY candidate, tensor
-),
-shares AS (
-  SELECT candidate, tensor, magnitude,
-    sum(sum(w_values)) OVER (PARTITION BY candidate, tensor ORDER BY magnitude)
-      / sum(sum(w_values)) OVER (PARTITION BY candidate, tensor) AS share
-  FROM chosen_magnitudes JOIN candidate_sources USING (source)
-  GROUP BY candidate, tensor, magnitude
 ),
 quantiles AS (
   SELECT candidate, tensor,
     min(magnitude) FILTER (share >= 0.9999 - 1e-12) AS p99_99_abs
-  FROM shares
+  FROM (
+    SELECT candidate, tensor, magnitude,
+      sum(sum(w_values)) OVER (same ORDER BY magnitude)
+        / sum(sum(w_values)) OVER same AS share
+    FROM chosen_magnitudes JOIN candidate_sources USING (source)
+    GROUP BY candidate, tensor, magnitude
+    WINDOW same AS (PARTITION BY candidate, tensor)
+  )
   GROUP BY candidate, tensor
 )
 SELECT candidate, tensor, max_abs, p99_99_abs, out_of_range_frac, clipped_frac,
-  worst.layer AS worst_layer, abs(worst.clipped) AS worst_layer_clipped_frac,
+  widest.layer AS worst_layer,
+  abs(widest.clipped) AS worst_layer_clipped_frac,
   flushed_frac, relative_error, sqnr_db, clip_error_frac,
   clipped_low, clipped_high, clip_error_low, clip_error_high, sqnr_low_db,
   sqnr_high_db, num_values, num_out_of_range, num_clipped, num_flushed
 FROM value_totals(chosen_cells)
   JOIN candidates USING (candidate)
-  JOIN worst USING (candidate, tensor)
+  JOIN worst_layers USING (candidate, tensor)
   LEFT JOIN quantiles USING (candidate, tensor)
   LEFT JOIN value_intervals(chosen_groups) USING (candidate, tensor)
 ORDER BY ordinal, tensor;

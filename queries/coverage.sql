@@ -25,20 +25,14 @@ WITH strata AS (
     } AS stratum
   FROM tokens
   WHERE is_source(source)
-),
-workloads AS (
-  SELECT DISTINCT workload FROM chosen_requests
-),
-places AS (
-  SELECT DISTINCT phase, position_octave FROM strata
 )
 SELECT workload, phase, position_octave,
   octave_from(position_octave) AS position_from,
   octave_to(position_octave) AS position_to,
   coalesce(num_requests, 0) AS num_requests,
   coalesce(num_tokens, 0) AS num_tokens
-FROM workloads
-  CROSS JOIN places
+FROM (SELECT DISTINCT workload FROM chosen_requests)
+  CROSS JOIN (SELECT DISTINCT phase, position_octave FROM strata)
   LEFT JOIN coverage(strata)
     ON stratum = {
       'workload': workload, 'phase': phase, 'octave': position_octave

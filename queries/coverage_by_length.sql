@@ -30,22 +30,16 @@
 --   num_tokens               captured rows; 0: none
 WITH classes AS (
   SELECT length, edges, unnest(range(len(edges) + 1)) AS class_number
-  FROM length_edges_asked
-),
-captured AS (
-  SELECT source, request, count(*) AS num_tokens
-  FROM rows
-  GROUP BY source, request
+  FROM length_edges
 ),
 numbered AS (
-  SELECT workload, length, class_number, request, captured.num_tokens,
-    incomplete
+  SELECT workload, length, class_number, request, incomplete,
+    captured.num_tokens
   FROM chosen_requests
     JOIN length_classes USING (source, request)
-    LEFT JOIN captured USING (source, request)
-),
-workloads AS (
-  SELECT DISTINCT workload FROM chosen_requests
+    LEFT JOIN (
+      SELECT source, request, count(*) AS num_tokens FROM rows GROUP BY ALL
+    ) AS captured USING (source, request)
 )
 SELECT workload, length, (class_number + 1)::INTEGER AS class,
   CASE WHEN class_number > 0 THEN any_value(edges)[class_number] END
@@ -55,7 +49,7 @@ SELECT workload, length, (class_number + 1)::INTEGER AS class,
   count(num_tokens) AS num_requests,
   count(num_tokens) FILTER (incomplete) AS num_incomplete_requests,
   coalesce(sum(num_tokens), 0)::BIGINT AS num_tokens
-FROM workloads
+FROM (SELECT DISTINCT workload FROM chosen_requests)
   CROSS JOIN classes
   LEFT JOIN numbered USING (workload, length, class_number)
 GROUP BY workload, length, class_number

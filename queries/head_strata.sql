@@ -46,10 +46,8 @@
 --   sum_clipped_trials           sum over requests of it × weighted vectors
 --   max_request_clipped          its largest share of one request's vectors
 WITH of_request AS (
-  SELECT source, request, tensor, {
-      'layer': layer, 'kv_head': kv_head, 'workload': workload,
-      'phase': phase, 'octave': position_octave
-    } AS stratum,
+  SELECT source, request, tensor,
+    stratum_of(layer, kv_head, workload, phase, position_octave) AS stratum,
     count(*) AS num_vectors,
     sum(weight) AS n
   FROM chosen_vectors JOIN chosen_tokens USING (source, "row")
@@ -62,10 +60,8 @@ WITH of_request AS (
   )
 ),
 beyond AS (
-  SELECT candidate, source, request, tensor, {
-      'layer': layer, 'kv_head': kv_head, 'workload': workload,
-      'phase': phase, 'octave': position_octave
-    } AS stratum,
+  SELECT candidate, source, request, tensor,
+    stratum_of(layer, kv_head, workload, phase, position_octave) AS stratum,
     count(*) AS num_out_of_range,
     count(*) FILTER (is_clipped) AS num_clipped,
     sum(weight) AS out_of_range,
@@ -106,17 +102,10 @@ events AS (
   GROUP BY candidate, tensor, stratum
 ),
 value_sums AS (
-  SELECT candidate, tensor, {
-      'layer': layer, 'kv_head': kv_head, 'workload': workload,
-      'phase': phase, 'octave': position_octave
-    } AS stratum,
-    sum(weight * num_values) AS w_values,
-    sum(weight * num_out_of_range) AS w_out_of_range,
-    sum(weight * num_clipped) AS w_clipped,
-    sum(weight * num_flushed) AS w_flushed,
-    sum(weight * sum_sq_signal) AS w_sq_signal,
-    sum(weight * sum_sq_error) AS w_sq_error,
-    sum(weight * sum_sq_clip_error) AS w_sq_clip_error,
+  SELECT candidate, tensor,
+    stratum_of(layer, kv_head, workload, phase, position_octave) AS stratum,
+    sum(weight * COLUMNS('^num_(.*)')) AS "w_\1",
+    sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1",
     max(max_abs) AS max_abs
   FROM chosen_cells
   GROUP BY GROUPING SETS (
@@ -128,25 +117,15 @@ value_sums AS (
 )
 SELECT candidate, tensor, stratum.layer, stratum.kv_head, stratum.workload,
   stratum.phase, stratum.octave AS position_octave,
-  share(w_out_of_range, w_values) AS out_of_range_frac,
-  share(w_clipped, w_values) AS clipped_frac,
-  share(w_flushed, w_values) AS flushed_frac,
+  share(COLUMNS('^w_(out_of_range|clipped|flushed)$'), w_values) AS "\1_frac",
   share(w_sq_clip_error, w_sq_error) AS clip_error_frac,
   sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
   max_abs, num_requests, num_vectors,
-  coalesce(num_vectors_out_of_range, 0) AS num_vectors_out_of_range,
-  coalesce(num_vectors_clipped, 0) AS num_vectors_clipped,
+  coalesce(COLUMNS('^num_vectors_'), 0) AS "\0",
   sum_trials, sum_trials_sq,
-  coalesce(num_affected_out_of_range, 0) AS num_affected_out_of_range,
-  coalesce(sum_out_of_range, 0) AS sum_out_of_range,
-  coalesce(sum_out_of_range_sq, 0) AS sum_out_of_range_sq,
-  coalesce(sum_out_of_range_trials, 0) AS sum_out_of_range_trials,
-  coalesce(max_request_out_of_range, 0) AS max_request_out_of_range,
-  coalesce(num_affected_clipped, 0) AS num_affected_clipped,
-  coalesce(sum_clipped, 0) AS sum_clipped,
-  coalesce(sum_clipped_sq, 0) AS sum_clipped_sq,
-  coalesce(sum_clipped_trials, 0) AS sum_clipped_trials,
-  coalesce(max_request_clipped, 0) AS max_request_clipped
+  coalesce(
+    COLUMNS('^(num_affected|sum|max_request)_(out_of_range|clipped)'), 0
+  ) AS "\0"
 FROM value_sums
   JOIN quantizing USING (candidate)
   LEFT JOIN trials USING (tensor, stratum)

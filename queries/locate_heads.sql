@@ -28,27 +28,22 @@
 --   workload_out_of_range_frac  share of the head's values there, 0 to 1
 --   workload_clipped_frac       share of the head's values there, 0 to 1
 --   workload_num_tokens         rows there
-WITH by_position AS (
-  SELECT * REPLACE (
-    {'octave': position_octave, 'workload': NULL::VARCHAR} AS stratum
-  )
-  FROM chosen_cells
-),
-by_workload AS (
-  SELECT * REPLACE (
-    {'octave': NULL::INTEGER, 'workload': workload} AS stratum
-  )
+WITH strata AS (
+  SELECT * REPLACE (unnest([
+      {'octave': position_octave, 'workload': NULL},
+      {'octave': NULL, 'workload': workload}
+    ]) AS stratum)
   FROM chosen_cells
 ),
 places AS (
   SELECT candidate, tensor, layer, kv_head, {
-      'too_few': num_tokens < coalesce(getvariable('min_tokens')::BIGINT, 8),
-      'clipped': -w_clipped / w_values,
-      'out_of_range': -w_out_of_range / w_values,
+      'too_few': num_rows < coalesce(getvariable('min_tokens')::BIGINT, 8),
+      'clipped': -clipped_frac,
+      'out_of_range': -out_of_range_frac,
       'octave': stratum.octave, 'workload': stratum.workload,
-      'num_tokens': num_tokens
+      'num_tokens': num_rows
     } AS place
-  FROM (FROM value_sums(by_position) UNION ALL FROM value_sums(by_workload))
+  FROM value_sums(strata)
   WHERE num_out_of_range > 0
 ),
 worst AS (

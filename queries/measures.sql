@@ -31,6 +31,13 @@ CREATE OR REPLACE MACRO is_traffic(source, workload, phase) AS
   AND is_asked(getvariable('workload'), workload)
   AND is_asked(getvariable('phase'), phase);
 
+-- A stratum of a head or of all heads; NULL means all.
+CREATE OR REPLACE MACRO stratum_of(layer, kv_head, workload, phase, octave) AS
+  {
+    'layer': layer, 'kv_head': kv_head, 'workload': workload, 'phase': phase,
+    'octave': octave
+  };
+
 -- The octave n of positions, 2^n to 2^(n+1) - 1; position 0 counts with 1.
 CREATE OR REPLACE MACRO octave_of(place) AS
   floor(log2(greatest(place, 1)))::INTEGER;
@@ -47,32 +54,19 @@ CREATE OR REPLACE MACRO sqnr_db(sum_sq_signal, sum_sq_error) AS
   10 * log10(nullif(sum_sq_signal, 0) / nullif(sum_sq_error, 0));
 
 -- The magnitude that a code of a layer's dtype stands for.
+CREATE OR REPLACE MACRO float_magnitude(code, mantissa_bits, bias) AS
+  CASE WHEN code < 1 << mantissa_bits
+    THEN code / (1 << mantissa_bits) * pow(2, 1 - bias)
+    ELSE (1 + (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits))
+      * pow(2, (code >> mantissa_bits) - bias) END;
 CREATE OR REPLACE MACRO magnitude(code, dtype) AS
-  CASE dtype
-    WHEN 'bfloat16' THEN
-      CASE WHEN code < 128 THEN code / 128 * pow(2, -126)
-      ELSE (1 + (code & 127) / 128) * pow(2, (code >> 7) - 127) END
-    WHEN 'float16' THEN
-      CASE WHEN code < 1024 THEN code / 1024 * pow(2, -14)
-      ELSE (1 + (code & 1023) / 1024) * pow(2, (code >> 10) - 15) END
-    WHEN 'float32' THEN
-      CASE WHEN code < 8388608 THEN code / 8388608 * pow(2, -126)
-      ELSE (1 + (code & 8388607) / 8388608) * pow(2, (code >> 23) - 127) END
-  END;
+  CASE dtype WHEN 'bfloat16' THEN float_magnitude(code, 7, 127)
+    WHEN 'float16' THEN float_magnitude(code, 10, 15)
+    WHEN 'float32' THEN float_magnitude(code, 23, 127) END;
 
 -- The logarithm of the number of ways to choose some of a total.
 CREATE OR REPLACE MACRO log_choose(total, chosen) AS
   lgamma(total + 1) - lgamma(chosen + 1) - lgamma(total - chosen + 1);
-
--- Lengths where classes end, as asked for (512,4096) or else by quantile, and
--- the class of a length, from 0.
-CREATE OR REPLACE MACRO length_edges(asked, lengths) AS
-  coalesce(
-    string_split(asked, ',')::BIGINT[],
-    quantile_disc(lengths, [0.25, 0.75, 0.95])
-  );
-CREATE OR REPLACE MACRO length_class(num_tokens, edges) AS
-  list_sum([(num_tokens > edge)::INTEGER FOR edge IN edges])::INTEGER;
 
 -- Whether two scales are the same; an engine may keep them as bf16.
 CREATE OR REPLACE MACRO is_same_scale(scale, other) AS
@@ -84,57 +78,61 @@ SELECT candidate, ordinal, kind, status, granularity, rounding_floor_db
 FROM candidates
 WHERE kind <> 'bf16';
 
--- The valid ones with a scale per head.
-CREATE OR REPLACE VIEW per_head_candidates AS
-SELECT candidate, ordinal
-FROM quantizing
-WHERE status = 'valid' AND granularity = 'attn_head';
-
 -- The requests of the traffic chosen, captured or not.
 CREATE OR REPLACE VIEW chosen_requests AS
-SELECT *
-FROM requests
+SELECT * FROM requests
 WHERE is_source(source) AND is_asked(getvariable('workload'), workload);
 
--- Where classes of lengths end. One row each for length prompt and output.
-CREATE OR REPLACE VIEW length_edges_asked AS
-SELECT 'prompt' AS length,
-  length_edges(getvariable('prompt_edges'), prompt_tokens) AS edges
-FROM requests
-WHERE sampled
-UNION ALL
-SELECT 'output', length_edges(getvariable('output_edges'), output_tokens)
+-- One row per (source, sampled request, length): its prompt, its output.
+CREATE OR REPLACE VIEW lengths AS
+SELECT source, request, unnest(['prompt', 'output']) AS length,
+  unnest([prompt_tokens, output_tokens]) AS num_tokens
 FROM requests
 WHERE sampled;
 
--- One row per (source, sampled request, length).
---   num_tokens    of its prompt or output
---   class_number  0 for the shortest
+-- Where classes of lengths end, as asked for (512,4096) or else by quantile.
+-- One row each for length prompt and output.
+CREATE OR REPLACE VIEW length_edges AS
+SELECT length, coalesce(
+    string_split(coalesce(
+      getvariable('edges'),
+      if(length = 'prompt', getvariable('prompt_edges'),
+        getvariable('output_edges'))
+    ), ',')::BIGINT[],
+    quantile_disc(num_tokens, [0.25, 0.75, 0.95])
+  ) AS edges
+FROM lengths
+GROUP BY length;
+
+-- The lengths, each with its class.
+--   class_number            0 for the shortest
+--   tokens_from, tokens_to  shortest and longest of its class
 CREATE OR REPLACE VIEW length_classes AS
-SELECT source, request, length, num_tokens,
-  length_class(num_tokens, edges) AS class_number
+SELECT *, min(num_tokens) OVER same AS tokens_from,
+  max(num_tokens) OVER same AS tokens_to
 FROM (
-    SELECT source, request, 'prompt' AS length, prompt_tokens AS num_tokens
-    FROM requests
-    WHERE sampled
-    UNION ALL
-    SELECT source, request, 'output', output_tokens
-    FROM requests
-    WHERE sampled
-  )
-  JOIN length_edges_asked USING (length);
+  SELECT *, list_sum([(num_tokens > edge)::INTEGER FOR edge IN edges])::INTEGER
+    AS class_number
+  FROM lengths JOIN length_edges USING (length)
+)
+WINDOW same AS (PARTITION BY length, class_number);
 
 -- The cells of the traffic chosen, under every candidate, with their weight.
+--   num_rows  captured rows, which the view cells calls num_vectors
 CREATE OR REPLACE VIEW traffic_cells AS
-SELECT cells.*, weight, 0 AS stratum
+SELECT cells.* RENAME (num_vectors AS num_rows), weight, 0 AS stratum
 FROM cells JOIN sampling USING (source, sampling_id)
 WHERE is_head(tensor, layer, kv_head) AND is_traffic(source, workload, phase);
 
 -- The same under the candidates chosen.
 CREATE OR REPLACE VIEW chosen_cells AS
-SELECT *
-FROM traffic_cells
-WHERE is_candidate(candidate);
+SELECT * FROM traffic_cells WHERE is_candidate(candidate);
+
+-- The same with the scale that each was quantized by.
+CREATE OR REPLACE VIEW scaled_cells AS
+SELECT cells.*, scale, covered_amax, calibrated_amax, is_quantized
+FROM chosen_cells AS cells
+  JOIN scales USING (source, candidate, layer, kv_head, tensor);
 
 -- Sums by group of requests; no rows where the run has none.
 CREATE OR REPLACE VIEW traffic_groups AS
@@ -142,9 +140,7 @@ SELECT groups.*, weight, 0 AS stratum
 FROM groups JOIN sampling USING (source, sampling_id)
 WHERE is_head(tensor, layer, kv_head) AND is_traffic(source, workload, phase);
 CREATE OR REPLACE VIEW chosen_groups AS
-SELECT *
-FROM traffic_groups
-WHERE is_candidate(candidate);
+SELECT * FROM traffic_groups WHERE is_candidate(candidate);
 
 -- Magnitudes counted, over all heads.
 CREATE OR REPLACE VIEW chosen_magnitudes AS
@@ -154,43 +150,64 @@ WHERE is_source(source) AND is_asked(getvariable('workload'), workload);
 
 -- One row per (source, valid candidate, layer, kv_head, tensor) chosen.
 CREATE OR REPLACE VIEW chosen_scales AS
-SELECT *
-FROM scales
-WHERE is_candidate(candidate)
-  AND is_head(tensor, layer, kv_head)
+SELECT * FROM scales
+WHERE is_candidate(candidate) AND is_head(tensor, layer, kv_head)
   AND is_source(source);
+
+-- What each head covers, the smallest over sources. One row per (candidate,
+-- tensor, layer, kv_head).
+CREATE OR REPLACE VIEW covered_heads AS
+SELECT candidate, tensor, layer, kv_head,
+  min(covered_amax) AS covered_amax,
+  min(calibrated_amax) AS calibrated_amax, min(scale) AS scale
+FROM chosen_scales
+GROUP BY candidate, tensor, layer, kv_head;
+
+-- What the captured engine used, where its cache was FP8.
+CREATE OR REPLACE VIEW effective_scales AS
+SELECT source, layer, kv_head, tensor, scale AS effective_scale
+FROM scales JOIN candidates USING (candidate)
+WHERE kind = 'effective';
+
+-- One row per candidate that quantizes some layers and leaves others.
+--   layers  list of those it leaves, in every head
+CREATE OR REPLACE VIEW layers_left_out AS
+SELECT candidate, list(layer ORDER BY layer) FILTER (is_left) AS layers
+FROM (
+  SELECT candidate, layer, bool_and(NOT is_quantized) AS is_left
+  FROM scales
+  GROUP BY candidate, layer
+)
+GROUP BY candidate
+HAVING NOT bool_and(is_left);
 
 -- One row per (source, valid candidate): the traces that it exists in.
 CREATE OR REPLACE VIEW candidate_sources AS
-SELECT DISTINCT source, candidate
-FROM scales;
+SELECT DISTINCT source, candidate FROM scales;
 
 -- One row per captured token, with its request and its weight.
 --   generation_step  0 for the first generated token; NULL in the prompt
+--   step_octave      n: generated tokens 2^n to 2^(n+1) - 1, counted from 1;
+--                    -1 in the prompt
 --   incomplete       whether its request was not captured in full
 CREATE OR REPLACE VIEW tokens AS
-SELECT rows.source, rows."row", rows.request, rows.position,
-  rows.position_octave, rows.phase, rows.sampling_id,
-  CASE WHEN rows.phase = 'decode' THEN rows.position - prompt_tokens END
+SELECT rows.*,
+  CASE WHEN phase = 'decode' THEN position - prompt_tokens END
     AS generation_step,
-  workload, prompt_tokens, output_tokens,
-  incomplete, weight
+  coalesce(floor(log2(generation_step + 1)), -1)::INTEGER AS step_octave,
+  workload, prompt_tokens, output_tokens, incomplete, weight
 FROM rows
-  JOIN requests USING (source, request)
-  JOIN sampling
-    ON rows.source = sampling.source
-    AND rows.sampling_id = sampling.sampling_id;
+  JOIN sampling USING (source, sampling_id)
+  JOIN requests USING (source, request);
 
 -- The tokens of the traffic chosen.
 CREATE OR REPLACE VIEW chosen_tokens AS
-SELECT *, 0 AS stratum
-FROM tokens
+SELECT *, 0 AS stratum FROM tokens
 WHERE is_traffic(source, workload, phase);
 
 -- One row per vector (one token's values of one head) of the heads chosen.
 CREATE OR REPLACE VIEW chosen_vectors AS
-SELECT *
-FROM vectors
+SELECT * FROM vectors
 WHERE is_head(tensor, layer, kv_head) AND is_source(source);
 
 -- One row per (source, layer, kv_head, tensor): the largest code that every
@@ -213,87 +230,59 @@ FROM chosen_vectors
 WHERE absmax_code > max_code  -- few are, so that few meet every candidate
   AND absmax_code > max_in_range_code;
 
--- One row per (source, row, layer, kv_head, tensor, candidate), all tokens of
--- the traffic: whether the vector leaves the range. For few candidates.
---   is_finite  whether it has a finite value; one that has none leaves no range
-CREATE OR REPLACE VIEW judged_vectors AS
-SELECT tokens.*, candidate, tensor, layer, kv_head, scale, is_quantized,
-  has_nonfinite,
-  absmax_code IS NOT NULL AS is_finite,
-  coalesce(absmax_code > max_in_range_code, false) AS is_out_of_range,
-  coalesce(absmax_code > max_unclipped_code, false) AS is_clipped
-FROM chosen_vectors
-  JOIN chosen_tokens AS tokens USING (source, "row")
-  JOIN chosen_scales USING (source, layer, kv_head, tensor);
-
 -- Values counted and their errors summed, head by head. One row per
 -- (candidate, tensor, layer, kv_head, stratum).
---   strata  like chosen_cells
+--   strata            like chosen_cells: of its num_x columns num_x is the sum
+--                     and w_x the weighted one, of its sum_x columns w_x is
+--   w_sq_other_error  squared error of values that are not clipped
+--   *_frac            shares, 0 to 1
 CREATE OR REPLACE MACRO value_sums(strata) AS TABLE
-SELECT candidate, tensor, layer, kv_head, stratum,
-  sum(num_vectors)::BIGINT AS num_tokens,
-  sum(num_values)::BIGINT AS num_values,
-  sum(num_out_of_range)::BIGINT AS num_out_of_range,
-  sum(num_clipped)::BIGINT AS num_clipped,
-  sum(num_flushed)::BIGINT AS num_flushed,
-  sum(num_nonfinite)::BIGINT AS num_nonfinite,
-  sum(weight * num_values) AS w_values,
-  sum(weight * num_out_of_range) AS w_out_of_range,
-  sum(weight * num_clipped) AS w_clipped,
-  sum(weight * num_flushed) AS w_flushed,
-  sum(weight * sum_sq_signal) AS w_sq_signal,
-  sum(weight * sum_sq_error) AS w_sq_error,
-  sum(weight * sum_sq_clip_error) AS w_sq_clip_error,
-  -- Summed in different orders: what is left may lie just below 0.
-  greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0)
-    AS w_sq_other_error,
-  max(max_abs) AS max_abs
-FROM query_table(strata)
-GROUP BY ALL;
+SELECT *,
+  share(COLUMNS('^w_(out_of_range|clipped|flushed)$'), w_values) AS "\1_frac",
+  share(w_sq_clip_error, w_sq_error) AS clip_error_frac,
+  sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db
+FROM (
+  SELECT candidate, tensor, layer, kv_head, stratum,
+    sum(COLUMNS('^num_'))::BIGINT AS "\0",
+    sum(weight * COLUMNS('^num_(.*)')) AS "w_\1",
+    sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1",
+    -- Summed in different orders: what is left may lie just below 0.
+    greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0)
+      AS w_sq_other_error,
+    max(max_abs) AS max_abs
+  FROM query_table(strata)
+  GROUP BY ALL
+);
 
 -- The same over all heads. One row per (candidate, tensor, stratum).
---   num_heads                 (layer, kv_head) pairs measured
---   num_heads_out_of_range    heads with a value out of range
---   num_heads_clipped         heads with a clipped value
---   worst_layer               layer of the head with the highest share of
---                             values clipped, then out of range; NULL: all in
---                             range
---   worst_kv_head             its KV head
---   worst_clipped_frac        its share of values clipped
+--   num_heads               (layer, kv_head) pairs measured
+--   num_heads_out_of_range  heads with a value out of range
+--   num_heads_clipped       heads with a clipped value
+--   worst_layer             layer of the head with the highest share of values
+--                           clipped, then out of range; NULL: all in range
+--   worst_kv_head           its KV head
+--   worst_clipped_frac      its share of values clipped
+--   worst_sqnr_db           of the head with the lowest
 CREATE OR REPLACE MACRO value_totals(strata) AS TABLE
-SELECT candidate, tensor, stratum, num_heads, num_heads_out_of_range,
-  num_heads_clipped, worst.layer AS worst_layer,
-  worst.kv_head AS worst_kv_head, abs(worst.clipped) AS worst_clipped_frac,
-  num_values, num_out_of_range, num_clipped, num_flushed, num_nonfinite,
-  share(w_out_of_range, w_values) AS out_of_range_frac,
-  share(w_clipped, w_values) AS clipped_frac,
-  share(w_flushed, w_values) AS flushed_frac,
+SELECT *,
+  share(COLUMNS('^w_(out_of_range|clipped|flushed)$'), w_values) AS "\1_frac",
   share(w_sq_clip_error, w_sq_error) AS clip_error_frac,
   sqrt(share(w_sq_error, w_sq_signal)) AS relative_error,
   sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
-  max_abs
+  worst.layer AS worst_layer, worst.kv_head AS worst_kv_head,
+  abs(worst.clipped) AS worst_clipped_frac
 FROM (
   SELECT candidate, tensor, stratum,
     count(*) AS num_heads,
     count(*) FILTER (num_out_of_range > 0) AS num_heads_out_of_range,
     count(*) FILTER (num_clipped > 0) AS num_heads_clipped,
     min({
-      'clipped': -w_clipped / w_values,
-      'out_of_range': -w_out_of_range / w_values,
+      'clipped': -clipped_frac, 'out_of_range': -out_of_range_frac,
       'layer': layer, 'kv_head': kv_head
     }) FILTER (num_out_of_range > 0) AS worst,
-    sum(num_values)::BIGINT AS num_values,
-    sum(num_out_of_range)::BIGINT AS num_out_of_range,
-    sum(num_clipped)::BIGINT AS num_clipped,
-    sum(num_flushed)::BIGINT AS num_flushed,
-    sum(num_nonfinite)::BIGINT AS num_nonfinite,
-    sum(w_values) AS w_values,
-    sum(w_out_of_range) AS w_out_of_range,
-    sum(w_clipped) AS w_clipped,
-    sum(w_flushed) AS w_flushed,
-    sum(w_sq_signal) AS w_sq_signal,
-    sum(w_sq_error) AS w_sq_error,
-    sum(w_sq_clip_error) AS w_sq_clip_error,
+    min(sqnr_db) AS worst_sqnr_db,
+    sum(COLUMNS('^num_'))::BIGINT AS "\0",
+    sum(COLUMNS('^w_')) AS "\0",
     max(max_abs) AS max_abs
   FROM value_sums(strata)
   GROUP BY candidate, tensor, stratum
@@ -303,60 +292,92 @@ FROM (
 -- does. One row per (candidate, tensor, layer, kv_head, stratum).
 --   strata  like chosen_tokens
 CREATE OR REPLACE MACRO vector_sums(strata) AS TABLE
-SELECT candidate, tensor, layer, kv_head, stratum,
-  min(covered_amax) AS covered_amax,
-  sum(num_vectors)::BIGINT AS num_vectors,
-  coalesce(sum(num_vectors) FILTER (absmax_code > max_in_range_code), 0)
-    ::BIGINT AS num_vectors_out_of_range,
-  coalesce(sum(num_vectors) FILTER (absmax_code > max_unclipped_code), 0)
-    ::BIGINT AS num_vectors_clipped,
-  sum(w_vectors) AS w_vectors,
-  coalesce(sum(w_vectors) FILTER (absmax_code > max_in_range_code), 0)
-    AS w_vectors_out_of_range,
-  coalesce(sum(w_vectors) FILTER (absmax_code > max_unclipped_code), 0)
-    AS w_vectors_clipped
-FROM chosen_scales
-  JOIN (
-    -- By code, so that a candidate compares a few hundred codes a head and not
-    -- every vector.
-    SELECT source, layer, kv_head, tensor, stratum,
-      greatest(absmax_code, max_code) AS absmax_code,
-      count(*) AS num_vectors, sum(weight) AS w_vectors
-    FROM chosen_vectors
-      JOIN query_table(strata) USING (source, "row")
-      JOIN in_range_codes USING (source, layer, kv_head, tensor)
-    WHERE absmax_code IS NOT NULL
-    GROUP BY ALL
-  ) USING (source, layer, kv_head, tensor)
-GROUP BY ALL;
+SELECT *, share(COLUMNS('^w_(vectors_.*)'), w_vectors) AS "\1_frac"
+FROM (
+  SELECT candidate, tensor, layer, kv_head, stratum,
+    min(covered_amax) AS covered_amax,
+    sum(n)::BIGINT AS num_vectors,
+    sum(if(code > max_in_range_code, n, 0))::BIGINT
+      AS num_vectors_out_of_range,
+    sum(if(code > max_unclipped_code, n, 0))::BIGINT AS num_vectors_clipped,
+    sum(w) AS w_vectors,
+    sum(if(code > max_in_range_code, w, 0)) AS w_vectors_out_of_range,
+    sum(if(code > max_unclipped_code, w, 0)) AS w_vectors_clipped
+  FROM chosen_scales
+    JOIN (
+      -- By code, so that a candidate compares a few hundred codes a head and
+      -- not every vector.
+      SELECT source, layer, kv_head, tensor, stratum,
+        greatest(absmax_code, max_code) AS code,
+        count(*) AS n, sum(weight) AS w
+      FROM chosen_vectors
+        JOIN query_table(strata) USING (source, "row")
+        JOIN in_range_codes USING (source, layer, kv_head, tensor)
+      WHERE absmax_code IS NOT NULL
+      GROUP BY ALL
+    ) USING (source, layer, kv_head, tensor)
+  GROUP BY ALL
+);
 
 -- The same over all heads. One row per (candidate, tensor, stratum).
 CREATE OR REPLACE MACRO vector_totals(strata) AS TABLE
-SELECT candidate, tensor, stratum, num_vectors, num_vectors_out_of_range,
-  num_vectors_clipped,
-  share(w_vectors_out_of_range, w_vectors) AS vectors_out_of_range_frac,
-  share(w_vectors_clipped, w_vectors) AS vectors_clipped_frac,
-  num_heads, num_heads_out_of_range, worst.layer AS worst_layer,
-  worst.kv_head AS worst_kv_head,
+SELECT *,
+  share(COLUMNS('^w_(vectors_.*)'), w_vectors) AS "\1_frac",
+  worst.layer AS worst_layer, worst.kv_head AS worst_kv_head,
   abs(worst.clipped) AS worst_vectors_clipped_frac
 FROM (
   SELECT candidate, tensor, stratum,
-    sum(num_vectors)::BIGINT AS num_vectors,
-    sum(num_vectors_out_of_range)::BIGINT AS num_vectors_out_of_range,
-    sum(num_vectors_clipped)::BIGINT AS num_vectors_clipped,
-    sum(w_vectors) AS w_vectors,
-    sum(w_vectors_out_of_range) AS w_vectors_out_of_range,
-    sum(w_vectors_clipped) AS w_vectors_clipped,
     count(*) AS num_heads,
     count(*) FILTER (num_vectors_out_of_range > 0) AS num_heads_out_of_range,
     min({
-      'clipped': -w_vectors_clipped / w_vectors,
-      'out_of_range': -w_vectors_out_of_range / w_vectors,
+      'clipped': -vectors_clipped_frac,
+      'out_of_range': -vectors_out_of_range_frac,
       'layer': layer, 'kv_head': kv_head
-    }) FILTER (num_vectors_out_of_range > 0) AS worst
+    }) FILTER (num_vectors_out_of_range > 0) AS worst,
+    sum(COLUMNS('^num_'))::BIGINT AS "\0",
+    sum(COLUMNS('^w_')) AS "\0"
   FROM vector_sums(strata)
   GROUP BY candidate, tensor, stratum
 );
+
+-- Every vector of the strata under every candidate chosen, one by one: for few
+-- candidates. One row per (source, row, layer, kv_head, tensor, candidate).
+--   strata     like chosen_tokens
+--   is_finite  whether it has a finite value; else it leaves no range
+CREATE OR REPLACE MACRO judged_vectors(strata) AS TABLE
+SELECT token.*, candidate, tensor, layer, kv_head, has_nonfinite, is_quantized,
+  scale IS NOT NULL AS can_clip,
+  absmax_code IS NOT NULL AS is_finite,
+  coalesce(absmax_code > max_in_range_code, false) AS is_out_of_range,
+  coalesce(absmax_code > max_unclipped_code, false) AS is_clipped
+FROM chosen_vectors
+  JOIN query_table(strata) AS token USING (source, "row")
+  JOIN chosen_scales USING (source, layer, kv_head, tensor);
+
+-- The same counted by request, weighted. One row per (candidate, tensor,
+-- layer, kv_head, stratum, source, request).
+--   n  vectors with a finite value
+CREATE OR REPLACE MACRO request_vectors(strata) AS TABLE
+SELECT candidate, tensor, layer, kv_head, stratum, source, request,
+  is_quantized, can_clip,
+  coalesce(sum(weight) FILTER (is_finite), 0) AS n,
+  coalesce(sum(weight) FILTER (is_out_of_range), 0) AS out_of_range,
+  coalesce(sum(weight) FILTER (is_clipped), 0) AS clipped,
+  count(*) FILTER (has_nonfinite) AS num_nonfinite
+FROM judged_vectors(strata)
+GROUP BY ALL;
+
+-- What intervals of quantized heads need of the requests. One row per
+-- (candidate, tensor, layer, kv_head, stratum).
+--   clipped, outside  request_sums of vectors clipped and out of range
+CREATE OR REPLACE MACRO head_request_sums(strata) AS TABLE
+SELECT candidate, tensor, layer, kv_head, stratum,
+  sum(num_nonfinite) AS num_nonfinite,
+  request_sums(clipped, n) AS clipped,
+  request_sums(out_of_range, n) AS outside
+FROM request_vectors(strata)
+WHERE is_quantized
+GROUP BY candidate, tensor, layer, kv_head, stratum;
 
 -- What was captured. One row per stratum.
 --   strata  like chosen_tokens
@@ -365,7 +386,12 @@ SELECT stratum,
   count(DISTINCT (source, request)) AS num_requests,
   count(DISTINCT (source, request)) FILTER (incomplete)
     AS num_incomplete_requests,
-  count(*) AS num_tokens
+  count(*) AS num_tokens,
+  min(position) AS first_position, max(position) AS last_position,
+  min(prompt_tokens) AS min_prompt_tokens,
+  max(prompt_tokens) AS max_prompt_tokens,
+  min(output_tokens) AS min_output_tokens,
+  max(output_tokens) AS max_output_tokens
 FROM query_table(strata)
 GROUP BY stratum;
 
@@ -402,31 +428,23 @@ FROM (
 --   strata  like chosen_groups
 CREATE OR REPLACE MACRO group_sums(strata) AS TABLE
 SELECT candidate, tensor, stratum, request_group,
-  sum(weight * num_values) AS w_values,
-  sum(weight * num_out_of_range) AS w_out_of_range,
-  sum(weight * num_clipped) AS w_clipped,
-  sum(weight * sum_sq_signal) AS w_sq_signal,
-  sum(weight * sum_sq_error) AS w_sq_error,
-  sum(weight * sum_sq_clip_error) AS w_sq_clip_error
+  sum(weight * COLUMNS('^num_(.*)')) AS "w_\1",
+  sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1"
 FROM query_table(strata)
 GROUP BY ALL;
 
 -- The intervals of ratios of values. One row per (candidate, tensor, stratum).
 CREATE OR REPLACE MACRO value_intervals(strata) AS TABLE
 SELECT candidate, tensor, stratum,
-  ratio_low(clipped, counted) AS clipped_low,
-  ratio_high(clipped, counted) AS clipped_high,
-  ratio_low(clip_error, error) AS clip_error_low,
-  ratio_high(clip_error, error) AS clip_error_high,
-  sqnr_db(ratio_low(signal, error), 1) AS sqnr_low_db,
-  sqnr_db(ratio_high(signal, error), 1) AS sqnr_high_db
+  ratio_low(clipped, "values") AS clipped_low,
+  ratio_high(clipped, "values") AS clipped_high,
+  ratio_low(sq_clip_error, sq_error) AS clip_error_low,
+  ratio_high(sq_clip_error, sq_error) AS clip_error_high,
+  sqnr_db(ratio_low(sq_signal, sq_error), 1) AS sqnr_low_db,
+  sqnr_db(ratio_high(sq_signal, sq_error), 1) AS sqnr_high_db
 FROM (
   SELECT candidate, tensor, stratum,
-    list(w_values ORDER BY request_group) AS counted,
-    list(w_clipped ORDER BY request_group) AS clipped,
-    list(w_sq_signal ORDER BY request_group) AS signal,
-    list(w_sq_error ORDER BY request_group) AS error,
-    list(w_sq_clip_error ORDER BY request_group) AS clip_error
+    list(COLUMNS('^w_(.*)') ORDER BY request_group) AS "\1"
   FROM group_sums(strata)
   GROUP BY candidate, tensor, stratum
 );

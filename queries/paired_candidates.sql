@@ -55,37 +55,33 @@ by_source AS (
   SELECT * REPLACE (source AS stratum) FROM traffic_cells
 ),
 pairs AS (
-  SELECT c.candidate, baseline, c.tensor, c.layer, c.kv_head,
-    sqnr_db(sum(c.w_sq_signal), sum(c.w_sq_error)) AS sqnr_db,
-    sqnr_db(sum(b.w_sq_signal), sum(b.w_sq_error)) AS baseline_sqnr_db,
-    share(sum(c.w_clipped), sum(c.w_values)) AS clipped_frac,
-    share(sum(b.w_clipped), sum(b.w_values)) AS baseline_clipped_frac,
+  SELECT ordinal, c.candidate, baseline, c.tensor, c.layer, c.kv_head,
+    sqnr_db(sum(c.w_sq_signal), sum(c.w_sq_error)) AS here_db,
+    sqnr_db(sum(b.w_sq_signal), sum(b.w_sq_error)) AS there_db,
+    here_db - there_db AS sqnr_change_db,
+    here_db - there_db
+      < -coalesce(getvariable('margin_db')::DOUBLE, 0.1) AS regression,
+    share(sum(c.w_clipped), sum(c.w_values)) AS here_frac,
+    share(sum(b.w_clipped), sum(b.w_values)) AS there_frac,
     sum(c.num_values)::BIGINT AS num_values,
     sum(c.num_clipped)::BIGINT AS num_clipped,
     sum(b.num_clipped)::BIGINT AS num_baseline_clipped
   FROM value_sums(by_source) AS c
     JOIN value_sums(by_source) AS b USING (tensor, layer, kv_head, stratum)
     JOIN chosen ON b.candidate = baseline
+    JOIN quantizing ON c.candidate = quantizing.candidate
   WHERE c.candidate <> baseline AND is_candidate(c.candidate)
   GROUP BY ALL
-),
-changes AS (
-  SELECT *, sqnr_db - baseline_sqnr_db AS sqnr_change_db,
-    clipped_frac - baseline_clipped_frac AS clipped_frac_change,
-    sqnr_db - baseline_sqnr_db
-      < -coalesce(getvariable('margin_db')::DOUBLE, 0.1) AS regression
-  FROM pairs JOIN quantizing USING (candidate)
 ),
 shown AS MATERIALIZED (
   SELECT *,
     count(*) OVER same AS num_heads,
     count(*) FILTER (regression) OVER same AS num_heads_regressed,
     avg(sqnr_change_db) OVER same AS mean_sqnr_change_db
-  FROM changes
+  FROM pairs
   WINDOW same AS (PARTITION BY candidate, tensor)
   QUALIFY row_number() OVER (
-      PARTITION BY candidate, tensor
-      ORDER BY sqnr_change_db NULLS LAST, layer, kv_head
+      same ORDER BY sqnr_change_db NULLS LAST, layer, kv_head
     ) <= coalesce(getvariable('top')::INTEGER, 10)
 ),
 -- The error of both in each request group, for the interval.
@@ -95,24 +91,24 @@ grouped AS (
   )
   FROM traffic_groups
 ),
-paired_groups AS (
-  SELECT c.candidate, c.tensor, c.stratum.layer, c.stratum.kv_head,
-    c.request_group, sum(c.w_sq_error) AS here, sum(b.w_sq_error) AS there
-  FROM group_sums(grouped) AS c
-    JOIN group_sums(grouped) AS b USING (tensor, stratum, request_group)
-    JOIN chosen ON b.candidate = baseline
-  GROUP BY ALL
-),
 errors AS (
   SELECT candidate, tensor, layer, kv_head,
     list(here ORDER BY request_group) AS here,
     list(there ORDER BY request_group) AS there
-  FROM paired_groups
+  FROM (
+    SELECT c.candidate, c.tensor, c.stratum.layer, c.stratum.kv_head,
+      c.request_group, sum(c.w_sq_error) AS here, sum(b.w_sq_error) AS there
+    FROM group_sums(grouped) AS c
+      JOIN group_sums(grouped) AS b USING (tensor, stratum, request_group)
+      JOIN chosen ON b.candidate = baseline
+    GROUP BY ALL
+  )
   GROUP BY candidate, tensor, layer, kv_head
 )
 SELECT candidate, baseline, tensor, layer, kv_head, regression,
-  sqnr_change_db, sqnr_db, baseline_sqnr_db, clipped_frac_change,
-  clipped_frac, baseline_clipped_frac, num_values, num_clipped,
+  sqnr_change_db, here_db AS sqnr_db, there_db AS baseline_sqnr_db,
+  here_frac - there_frac AS clipped_frac_change, here_frac AS clipped_frac,
+  there_frac AS baseline_clipped_frac, num_values, num_clipped,
   num_baseline_clipped, num_heads, num_heads_regressed,
   mean_sqnr_change_db,
   sqnr_db(ratio_low(there, here), 1) AS sqnr_change_low_db,

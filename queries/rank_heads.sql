@@ -47,19 +47,8 @@
 --   max_abs                    largest finite magnitude
 --   covered_amax               magnitude covered, the smallest over sources;
 --                              NULL: no scale of its own (kind online)
-WITH heads AS (
+WITH shown AS MATERIALIZED (
   SELECT * EXCLUDE (stratum),
-    share(w_out_of_range, w_values) AS out_of_range_frac,
-    share(w_clipped, w_values) AS clipped_frac,
-    share(w_vectors_out_of_range, w_vectors) AS vectors_out_of_range_frac,
-    share(w_vectors_clipped, w_vectors) AS vectors_clipped_frac
-  FROM value_sums(chosen_cells)
-    JOIN quantizing USING (candidate)
-    LEFT JOIN vector_sums(chosen_tokens)
-      USING (candidate, tensor, layer, kv_head)
-),
-ranked AS (
-  SELECT *,
     row_number() OVER (
       PARTITION BY candidate, tensor
       ORDER BY out_of_range_frac DESC NULLS LAST,
@@ -70,12 +59,11 @@ ranked AS (
       ORDER BY vectors_out_of_range_frac DESC NULLS LAST,
         vectors_clipped_frac DESC NULLS LAST, layer, kv_head
     ) AS vector_rank
-  FROM heads
-),
-shown AS MATERIALIZED (
-  SELECT *
-  FROM ranked
-  WHERE least(rank, vector_rank)
+  FROM value_sums(chosen_cells)
+    JOIN quantizing USING (candidate)
+    LEFT JOIN vector_sums(chosen_tokens)
+      USING (candidate, tensor, layer, kv_head)
+  QUALIFY least(rank, vector_rank)
     <= coalesce(getvariable('top')::INTEGER, 10)
 ),
 in_doubt AS (
@@ -117,9 +105,7 @@ SELECT candidate, tensor, rank, vector_rank, layer, kv_head,
   vectors_clipped_frac,
   fraction_low(clipped) AS vectors_clipped_low,
   fraction_high(clipped) AS vectors_clipped_high,
-  share(w_flushed, w_values) AS flushed_frac,
-  share(w_sq_clip_error, w_sq_error) AS clip_error_frac,
-  sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
+  flushed_frac, clip_error_frac, sqnr_db,
   num_values, num_out_of_range, num_clipped, num_flushed, num_nonfinite,
   num_vectors, num_vectors_out_of_range, num_vectors_clipped,
   max_abs, covered_amax

@@ -31,19 +31,13 @@
 --   min_covered_amax        magnitude covered, smallest over the KV heads;
 --                           NULL where min_scale is
 --   min_headroom            smallest covered_amax / observed amax of a head
-WITH effective AS (
-  SELECT source, layer, kv_head, tensor, scale AS effective_scale
-  FROM scales JOIN candidates USING (candidate)
-  WHERE kind = 'effective'
-),
-observed AS (
+WITH observed AS (
   SELECT source, candidate, layer, kv_head, tensor, max(max_abs) AS amax
   FROM chosen_cells
   GROUP BY source, candidate, layer, kv_head, tensor
 )
 SELECT source, candidate, layer, tensor,
-  min(scale) AS min_scale,
-  max(scale) AS max_scale,
+  min(scale) AS min_scale, max(scale) AS max_scale,
   min(effective_scale) AS min_effective_scale,
   max(effective_scale) AS max_effective_scale,
   count(*) AS num_heads,
@@ -55,7 +49,7 @@ SELECT source, candidate, layer, tensor,
   min(share(covered_amax, amax)) AS min_headroom
 FROM chosen_scales
   JOIN candidates USING (candidate)
-  LEFT JOIN effective USING (source, layer, kv_head, tensor)
+  LEFT JOIN effective_scales USING (source, layer, kv_head, tensor)
   LEFT JOIN observed USING (source, candidate, layer, kv_head, tensor)
 WHERE kind IN ('artifact', 'effective')
   OR candidate = getvariable('candidate')

@@ -29,17 +29,13 @@
 --   num_values               finite values
 WITH artifacts AS (
   SELECT cells.*
-  FROM chosen_cells AS cells
-    JOIN quantizing USING (candidate)
-    SEMI JOIN (SELECT * FROM scales WHERE scale IS NOT NULL)
-      USING (source, candidate, layer, kv_head, tensor)
-  WHERE kind = 'artifact'
+  FROM scaled_cells AS cells JOIN candidates USING (candidate)
+  WHERE kind = 'artifact' AND scale IS NOT NULL
 ),
 layers AS (
   SELECT candidate, layer,
     min({
-      'clipped': -share(w_clipped, w_values), 'tensor': tensor,
-      'kv_head': kv_head
+      'clipped': -clipped_frac, 'tensor': tensor, 'kv_head': kv_head
     }) AS worst,
     sum(num_values)::BIGINT AS num_values,
     sqnr_db(sum(w_sq_signal), sum(w_sq_error)) AS sqnr_db
@@ -64,10 +60,8 @@ ranked AS (
 SELECT layer,
   num_artifacts_failing = num_artifacts AS suggested,
   num_artifacts, num_artifacts_failing,
-  best.candidate AS best_candidate,
-  abs(best.clipped) AS best_clipped_frac,
-  best.kv_head AS best_kv_head,
-  best.tensor AS best_tensor,
+  best.candidate AS best_candidate, abs(best.clipped) AS best_clipped_frac,
+  best.kv_head AS best_kv_head, best.tensor AS best_tensor,
   abs(worst_clipped_frac) AS worst_clipped_frac,
   best.sqnr_db AS best_sqnr_db, num_values
 FROM ranked

@@ -52,9 +52,9 @@ FROM 'rows.parquet';
 --                    an interval of them, made of the requests seen, too wide
 --   calibrated_max_length  positions below this were calibrated on; NULL: not
 --                          known
---   rounding_floor_db      SQNR in dB that rounding alone leaves: no scale does
---                          better; NULL: nothing is rounded to a float format
---                          (bf16, int8), or a run of before 1.2
+--   rounding_floor_db      SQNR in dB that rounding alone leaves: no scale
+--                          does better; NULL: nothing is rounded to a float
+--                          format (bf16, int8), or a run of before 1.2
 CREATE OR REPLACE VIEW candidates AS
 SELECT candidate, ordinal, kind, status, reason, hypothetical, engine, format,
   granularity, artifact, artifact_sha256, calibrated_max_length, note,

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _OF_THE_RUN: Final = {
     "candidate": "SELECT candidate FROM candidates ORDER BY ordinal",
     "quantizing candidate": "SELECT candidate FROM quantizing WHERE status = 'valid' ORDER BY ordinal",
-    "per-head candidate": "SELECT candidate FROM per_head_candidates ORDER BY ordinal",
+    "per-head candidate": "SELECT candidate FROM quantizing WHERE status = 'valid' "
+    "AND granularity = 'attn_head' ORDER BY ordinal",
     "trace": "SELECT source FROM sampling UNION SELECT source FROM requests ORDER BY source",
     "workload": "SELECT DISTINCT workload FROM requests ORDER BY workload",
     "layer": "SELECT DISTINCT layer FROM scales ORDER BY layer",

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _FINDINGS: Final = """
 SELECT source, candidate, id, severity, message, action, layers, evidence
-FROM findings JOIN candidates USING (candidate)
+FROM findings
 WHERE candidate = $candidate
-ORDER BY source, findings.ordinal
+ORDER BY source, ordinal
 """
 _EVIDENCE: Final = """
 SELECT source, id, severity, message, layers, evidence
