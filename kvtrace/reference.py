@@ -51,8 +51,9 @@ def _queries(queries: Iterable[Query]) -> Iterator[str]:
     for query in queries:
         yield from ("", f"## {query.name}", "", f"{_escaped(query.title)} Grain: {_escaped(query.grain)}", "")
         if query.parameters:
-            yield from ("| parameter | meaning |", "|---|---|")
-            yield from (f"| `{name}` | {_escaped(meaning)} |" for name, meaning in query.parameters.items())
+            yield from ("| parameter | takes | without it | meaning |", "|---|---|---|---|")
+            for name, one in query.parameters.items():
+                yield f"| `{name}` | {_escaped(one.takes)} | {one.default or '–'} | {_escaped(one.meaning)} |"
             yield ""
         yield from ("| column | meaning |", "|---|---|")
         yield from (f"| `{name}` | {_escaped(meaning)} |" for name, meaning in query.columns.items())

@@ -1,8 +1,8 @@
 -- Which class of requests reaches furthest, compared at equal size.
 -- Grain: one row per (tensor, layer, kv_head, class), heads where the classes
 -- differ most first.
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/amax_by_class.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/amax_by_class.sql
 --
 -- A maximum grows with the number of requests, so that of the class captured
 -- most is no evidence. Here requests are rarefied: expected_amax is the mean
@@ -11,16 +11,25 @@
 -- compare with covered_amax of the view scales.
 --
 -- Parameters
---   by             what the classes are of: workload, prompt or output (their
---                  lengths); workload if absent
---   edges          lengths where classes of prompt or output end, such as
---                  512,4096; the quantiles 0.25, 0.75 and 0.95 if absent
---   min_requests   classes of fewer requests are left out; 3
---   top            heads shown per tensor; 10
---   tensor         k or v alone; both
---   layer          this layer alone; all
---   kv_head        this KV head alone; all
---   source         this trace alone; all
+--   by            workload or prompt or output; workload  what the classes are
+--                                                         of; prompt and
+--                                                         output: their
+--                                                         lengths
+--   edges         ascending whole numbers; quantiles      lengths where
+--                                                         classes of prompt or
+--                                                         output end, such as
+--                                                         512,4096; the
+--                                                         quantiles are 0.25,
+--                                                         0.75 and 0.95
+--   min_requests  whole number from 1; 3                  classes of fewer
+--                                                         requests are left
+--                                                         out
+--   top           whole number from 1; 10                 heads shown per
+--                                                         tensor
+--   tensor        k or v; both                            this tensor alone
+--   layer         layer; all                              this layer alone
+--   kv_head       KV head; all                            this KV head alone
+--   source        trace; all                              this trace alone
 --
 -- Columns
 --   tensor         k or v
@@ -33,63 +42,32 @@
 --   live_amax      largest magnitude over all of its requests
 --   num_requests   requests with a vector here
 --   num_compared   requests compared, the same for all classes of the head
-WITH edges AS (
-  SELECT
-    coalesce(
-      string_split(getvariable('edges')::VARCHAR, ',')::BIGINT[],
-      quantile_disc(
-        CASE WHEN getvariable('by')::VARCHAR = 'output' THEN output_tokens
-        ELSE prompt_tokens END, [0.25, 0.75, 0.95]
-      )
-    ) AS edges
-  FROM requests
-  WHERE sampled
-),
-lengths AS (
-  SELECT source, request, workload,
-    CASE WHEN getvariable('by')::VARCHAR = 'output' THEN output_tokens
-    ELSE prompt_tokens END AS num_tokens,
-    coalesce(getvariable('by')::VARCHAR, 'workload') IN ('prompt', 'output')
-      AS is_length
-  FROM requests
-  WHERE sampled
-),
-numbered AS (
-  SELECT source, request, workload, num_tokens, is_length,
-    CASE WHEN is_length THEN
-      list_sum([(num_tokens > edge)::INTEGER FOR edge IN edges])
-    END AS class_number
-  FROM lengths CROSS JOIN edges
-),
-classes AS (
+WITH classes AS (
   SELECT source, request, class_number,
-    CASE WHEN is_length THEN
-      min(num_tokens) OVER same || '–' || max(num_tokens) OVER same
-    ELSE workload END AS class
-  FROM numbered
-  WINDOW same AS (PARTITION BY class_number)
+    tokens_from || '–' || tokens_to AS class
+  FROM length_classes
+  WHERE length = getvariable('by')
+  UNION ALL
+  SELECT source, request, NULL, workload
+  FROM requests
+  WHERE sampled AND coalesce(getvariable('by'), 'workload') = 'workload'
 ),
 maxima AS (
   SELECT tensor, layer, kv_head, class, class_number, source, request,
     max(magnitude(absmax_code, dtype)) AS amax
-  FROM vectors
-    JOIN vector_dtypes USING (source, layer, tensor)
-    JOIN rows USING (source, "row")
+  FROM chosen_vectors
+    JOIN layers USING (source, layer)
+    JOIN chosen_tokens USING (source, "row")
     JOIN classes USING (source, request)
   WHERE absmax_code IS NOT NULL
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
-    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
   GROUP BY ALL
 ),
 ranked AS (
-  SELECT tensor, layer, kv_head, class, class_number, amax,
-    row_number() OVER (
-      PARTITION BY tensor, layer, kv_head, class ORDER BY amax
-    ) AS place,
-    count(*) OVER (PARTITION BY tensor, layer, kv_head, class) AS num_requests
+  SELECT *,
+    row_number() OVER (same ORDER BY amax) AS place,
+    count(*) OVER same AS num_requests
   FROM maxima
+  WINDOW same AS (PARTITION BY tensor, layer, kv_head, class)
   QUALIFY num_requests >= coalesce(getvariable('min_requests')::BIGINT, 3)
 ),
 sized AS (
@@ -111,9 +89,9 @@ expected AS (
 ),
 compared AS (
   SELECT *,
-    max(expected_amax) OVER head / nullif(expected_amax, 0) AS spread,
-    max(expected_amax) OVER head
-      / nullif(min(expected_amax) OVER head, 0) AS head_spread
+    share(max(expected_amax) OVER head, expected_amax) AS spread,
+    share(max(expected_amax) OVER head, min(expected_amax) OVER head)
+      AS head_spread
   FROM expected
   WINDOW head AS (PARTITION BY tensor, layer, kv_head)
 )

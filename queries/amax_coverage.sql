@@ -1,18 +1,18 @@
 -- Live magnitudes against those that the scales cover, least headroom first.
 -- Grain: one row per (candidate, tensor, layer, kv_head), the first of each
 -- candidate and tensor.
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/amax_coverage.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/amax_coverage.sql
 --
 -- A maximum grows with the number of requests: a workload that was captured
 -- more looks wider (amax_by_class compares them at equal size). Up to 464/448
 -- beyond a covered magnitude nothing is clipped (e4m3fn).
 --
 -- Parameters
---   top        heads shown per candidate and tensor; 10
---   candidate  this candidate alone; all
---   tensor     k or v alone; both
---   source     this trace alone; all
+--   top        whole number from 1; 10  heads shown per candidate and tensor
+--   candidate  candidate; all           this one alone
+--   tensor     k or v; both             this tensor alone
+--   source     trace; all               this trace alone
 --
 -- Columns
 --   candidate         the candidate's name
@@ -38,46 +38,27 @@
 --   num_vectors       vectors captured
 WITH live AS (
   SELECT candidate, tensor, layer, kv_head,
+    max(max_abs) AS live_amax,
     min({
       'amax': -max_abs, 'workload': workload, 'phase': phase,
       'octave': position_octave
     }) FILTER (max_abs IS NOT NULL) AS widest,
     max(max_abs) FILTER (phase = 'prefill') AS prefill_amax,
     max(max_abs) FILTER (phase = 'decode') AS decode_amax,
-    sum(num_vectors)::BIGINT AS num_vectors
-  FROM cells
-  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
+    sum(num_rows)::BIGINT AS num_vectors
+  FROM chosen_cells
   GROUP BY candidate, tensor, layer, kv_head
-),
-covered AS (
-  SELECT candidate, tensor, layer, kv_head,
-    min(covered_amax) AS covered_amax,
-    min(calibrated_amax) AS calibrated_amax, min(scale) AS scale
-  FROM scales
-  WHERE source = coalesce(getvariable('source')::VARCHAR, source)
-  GROUP BY candidate, tensor, layer, kv_head
-),
-joined AS (
-  SELECT ordinal, candidate, tensor, layer, kv_head,
-    covered_amax / nullif(abs(widest.amax), 0) AS headroom,
-    abs(widest.amax) AS live_amax, covered_amax, calibrated_amax,
-    abs(widest.amax) / nullif(calibrated_amax, 0) AS drift, scale,
-    widest.workload AS widest_workload,
-    widest.phase AS widest_phase,
-    octave_from(widest.octave) AS widest_from,
-    octave_to(widest.octave) AS widest_to,
-    prefill_amax, decode_amax, num_vectors
-  FROM live
-    JOIN covered USING (candidate, tensor, layer, kv_head)
-    JOIN candidates USING (candidate)
-  WHERE kind <> 'bf16'
 )
-SELECT candidate, tensor, layer, kv_head, headroom, live_amax, covered_amax,
-  calibrated_amax, drift, scale, widest_workload, widest_phase, widest_from,
-  widest_to, prefill_amax, decode_amax, num_vectors
-FROM joined
+SELECT candidate, tensor, layer, kv_head,
+  share(covered_amax, live_amax) AS headroom, live_amax, covered_amax,
+  calibrated_amax, share(live_amax, calibrated_amax) AS drift, scale,
+  widest.workload AS widest_workload, widest.phase AS widest_phase,
+  octave_from(widest.octave) AS widest_from,
+  octave_to(widest.octave) AS widest_to,
+  prefill_amax, decode_amax, num_vectors
+FROM live
+  JOIN covered_heads USING (candidate, tensor, layer, kv_head)
+  JOIN quantizing USING (candidate)
 QUALIFY row_number() OVER (
     PARTITION BY candidate, tensor
     ORDER BY headroom NULLS LAST, layer, kv_head

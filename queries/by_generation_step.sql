@@ -1,20 +1,21 @@
 -- From which generated token on vectors leave the range, K and V apart.
 -- Grain: one row per (candidate, tensor, step_from).
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/by_generation_step.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/by_generation_step.sql
 --
 -- Asked of vectors (one token's values of one head), the finest that a run
 -- holds: a vector counts when its widest value is out of range, or clipped.
 -- Shares weigh each row by what it was sampled from; num_ are plain counts.
 --
 -- Parameters
---   width      generated tokens per line; octaves (0–1, 2–3, …) if absent
---   candidate  this candidate alone; all
---   tensor     k or v alone; both
---   layer      this layer alone; all
---   kv_head    this KV head alone; all
---   workload   this workload alone; all
---   source     this trace alone; all
+--   width      whole number from 1; octaves  generated tokens per line;
+--                                            octaves are 0–1, 2–3, …
+--   candidate  candidate; all                this one alone
+--   tensor     k or v; both                  this tensor alone
+--   layer      layer; all                    this layer alone
+--   kv_head    KV head; all                  this KV head alone
+--   workload   workload; all                 this workload alone
+--   source     trace; all                    this trace alone
 --
 -- Columns
 --   candidate                   the candidate's name
@@ -40,117 +41,27 @@
 --   worst_kv_head               its KV head
 --   worst_vectors_clipped_frac  its share of vectors with a clipped value
 WITH strata AS (
-  SELECT source, "row", request, weight, incomplete,
+  SELECT * REPLACE (
     coalesce(
       generation_step // getvariable('width')::BIGINT
         * getvariable('width')::BIGINT,
       octave_from(octave_of(generation_step))
-    ) AS step_from
-  FROM tokens
+    ) AS stratum)
+  FROM chosen_tokens
   WHERE phase = 'decode'
-    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
-),
-coverage AS (
-  SELECT step_from,
-    count(DISTINCT (source, request)) AS num_requests,
-    count(DISTINCT (source, request)) FILTER (incomplete)
-      AS num_incomplete_requests,
-    count(*) AS num_tokens
-  FROM strata
-  GROUP BY step_from
-),
-codes AS (
-  SELECT source, layer, kv_head, tensor, step_from,
-    greatest(absmax_code, max_code) AS absmax_code,
-    count(*) AS num_vectors, sum(weight) AS w_vectors
-  FROM vectors
-    JOIN strata USING (source, "row")
-    JOIN in_range_codes USING (source, layer, kv_head, tensor)
-  WHERE absmax_code IS NOT NULL
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
-    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
-  GROUP BY ALL
-),
-by_head AS (
-  SELECT candidate, tensor, layer, kv_head, step_from,
-    sum(num_vectors) AS num_vectors,
-    coalesce(sum(num_vectors) FILTER (absmax_code > max_in_range_code), 0)
-      AS num_out_of_range,
-    coalesce(sum(num_vectors) FILTER (absmax_code > max_unclipped_code), 0)
-      AS num_clipped,
-    sum(w_vectors) AS w_vectors,
-    coalesce(sum(w_vectors) FILTER (absmax_code > max_in_range_code), 0)
-      AS w_out_of_range,
-    coalesce(sum(w_vectors) FILTER (absmax_code > max_unclipped_code), 0)
-      AS w_clipped
-  FROM scales JOIN codes USING (source, layer, kv_head, tensor)
-  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
-  GROUP BY ALL
-),
-sums AS (
-  SELECT candidate, tensor, step_from,
-    sum(num_vectors)::BIGINT AS num_vectors,
-    sum(num_out_of_range)::BIGINT AS num_vectors_out_of_range,
-    sum(num_clipped)::BIGINT AS num_vectors_clipped,
-    sum(w_out_of_range) / nullif(sum(w_vectors), 0)
-      AS vectors_out_of_range_frac,
-    sum(w_clipped) / nullif(sum(w_vectors), 0) AS vectors_clipped_frac,
-    count(*) AS num_heads,
-    count(*) FILTER (num_out_of_range > 0) AS num_heads_out_of_range,
-    min({
-      'clipped': -w_clipped / w_vectors,
-      'out_of_range': -w_out_of_range / w_vectors,
-      'layer': layer, 'kv_head': kv_head
-    }) FILTER (num_out_of_range > 0) AS worst
-  FROM by_head
-  GROUP BY candidate, tensor, step_from
-),
--- Vectors of every request, and those that are clipped, for the interval.
-trials AS (
-  SELECT source, tensor, step_from, request, sum(weight) AS n
-  FROM vectors JOIN strata USING (source, "row")
-  WHERE absmax_code IS NOT NULL
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
-    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
-  GROUP BY ALL
-),
-events AS (
-  SELECT candidate, source, tensor, step_from, request, sum(weight) AS x
-  FROM clipped_vectors JOIN strata USING (source, "row")
-  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
-    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
-  GROUP BY ALL
-),
-intervals AS (
-  SELECT candidate, tensor, step_from,
-    request_sums(coalesce(x, 0), n) AS clipped
-  FROM trials
-    JOIN candidate_sources USING (source)
-    LEFT JOIN events
-      USING (candidate, source, tensor, step_from, request)
-  GROUP BY candidate, tensor, step_from
 )
-SELECT candidate, tensor, step_from,
+SELECT candidate, tensor, stratum AS step_from,
   coalesce(
-    step_from + getvariable('width')::BIGINT - 1,
-    octave_to(octave_of(step_from))
+    stratum + getvariable('width')::BIGINT - 1,
+    octave_to(octave_of(stratum))
   ) AS step_to,
-  vectors_out_of_range_frac, vectors_clipped_frac,
-  fraction_low(clipped) AS vectors_clipped_low,
-  fraction_high(clipped) AS vectors_clipped_high, num_requests,
-  num_incomplete_requests, num_tokens, num_vectors,
-  num_vectors_out_of_range, num_vectors_clipped, num_heads,
-  num_heads_out_of_range, worst.layer AS worst_layer,
-  worst.kv_head AS worst_kv_head,
-  abs(worst.clipped) AS worst_vectors_clipped_frac
-FROM sums
-  JOIN coverage USING (step_from)
-  JOIN candidates USING (candidate)
-  LEFT JOIN intervals USING (candidate, tensor, step_from)
-WHERE kind <> 'bf16'
+  vectors_out_of_range_frac, vectors_clipped_frac, vectors_clipped_low,
+  vectors_clipped_high, num_requests, num_incomplete_requests, num_tokens,
+  num_vectors, num_vectors_out_of_range, num_vectors_clipped, num_heads,
+  num_heads_out_of_range, worst_layer, worst_kv_head,
+  worst_vectors_clipped_frac
+FROM vector_totals(strata)
+  JOIN quantizing USING (candidate)
+  JOIN coverage(strata) USING (stratum)
+  LEFT JOIN vector_intervals(strata) USING (candidate, tensor, stratum)
 ORDER BY ordinal, tensor, step_from;

@@ -1,22 +1,27 @@
 -- In which class of prompt and output lengths vectors leave the range.
 -- Grain: one row per (candidate, tensor, length, class).
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/by_length_class.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/by_length_class.sql
 --
 -- Asked of vectors (one token's values of one head), the finest that a run
 -- holds: a vector counts when its widest value is out of range, or clipped.
 -- Shares weigh each row by what it was sampled from; num_ are plain counts.
 --
 -- Parameters
---   prompt_edges  such as 512,4096: classes up to 512, up to 4,096 and
---                 beyond; the quantiles 0.25, 0.75 and 0.95 if absent
---   output_edges  the same for output lengths
---   candidate     this candidate alone; all
---   tensor        k or v alone; both
---   layer         this layer alone; all
---   kv_head       this KV head alone; all
---   workload      this workload alone; all
---   source        this trace alone; all
+--   prompt_edges  ascending whole numbers; quantiles  where classes of prompt
+--                                                     lengths end; 512,4096:
+--                                                     up to 512, up to 4,096
+--                                                     and beyond; the
+--                                                     quantiles are 0.25, 0.75
+--                                                     and 0.95
+--   output_edges  ascending whole numbers; quantiles  the same for output
+--                                                     lengths
+--   candidate     candidate; all                      this one alone
+--   tensor        k or v; both                        this tensor alone
+--   layer         layer; all                          this layer alone
+--   kv_head       KV head; all                        this KV head alone
+--   workload      workload; all                       this workload alone
+--   source        trace; all                          this trace alone
 --
 -- Columns
 --   candidate                   the candidate's name
@@ -45,152 +50,28 @@
 --                               NULL: all in range
 --   worst_kv_head               its KV head
 --   worst_vectors_clipped_frac  its share of vectors with a clipped value
-WITH edges AS (
-  SELECT
-    coalesce(
-      string_split(getvariable('prompt_edges')::VARCHAR, ',')::BIGINT[],
-      quantile_disc(prompt_tokens, [0.25, 0.75, 0.95])
-    ) AS prompt_edges,
-    coalesce(
-      string_split(getvariable('output_edges')::VARCHAR, ',')::BIGINT[],
-      quantile_disc(output_tokens, [0.25, 0.75, 0.95])
-    ) AS output_edges
-  FROM requests
-  WHERE sampled
-),
-lengths AS (
-  SELECT 'prompt' AS length, source, request, prompt_tokens AS num_tokens,
-    prompt_edges AS edges
-  FROM requests CROSS JOIN edges
-  WHERE sampled
-  UNION ALL
-  SELECT 'output', source, request, output_tokens, output_edges
-  FROM requests CROSS JOIN edges
-  WHERE sampled
-),
-classes AS (
-  SELECT length, source, request, num_tokens, edges,
-    list_sum([(num_tokens > edge)::INTEGER FOR edge IN edges])::INTEGER
-      AS class_number
-  FROM lengths
-),
-ranges AS (
-  SELECT length, class_number, min(num_tokens) AS tokens_from,
-    max(num_tokens) AS tokens_to
-  FROM classes
-  GROUP BY length, class_number
-),
-strata AS (
-  SELECT source, "row", request, weight, incomplete, length, class_number
-  FROM tokens JOIN classes USING (source, request)
-  WHERE workload = coalesce(getvariable('workload')::VARCHAR, workload)
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
-),
-coverage AS (
-  SELECT length, class_number,
-    count(DISTINCT (source, request)) AS num_requests,
-    count(DISTINCT (source, request)) FILTER (incomplete)
-      AS num_incomplete_requests,
-    count(*) AS num_tokens
-  FROM strata
-  GROUP BY length, class_number
-),
-codes AS (
-  SELECT source, layer, kv_head, tensor, length, class_number,
-    greatest(absmax_code, max_code) AS absmax_code,
-    count(*) AS num_vectors, sum(weight) AS w_vectors
-  FROM vectors
-    JOIN strata USING (source, "row")
-    JOIN in_range_codes USING (source, layer, kv_head, tensor)
-  WHERE absmax_code IS NOT NULL
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
-    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
-  GROUP BY ALL
-),
-by_head AS (
-  SELECT candidate, tensor, layer, kv_head, length, class_number,
-    sum(num_vectors) AS num_vectors,
-    coalesce(sum(num_vectors) FILTER (absmax_code > max_in_range_code), 0)
-      AS num_out_of_range,
-    coalesce(sum(num_vectors) FILTER (absmax_code > max_unclipped_code), 0)
-      AS num_clipped,
-    sum(w_vectors) AS w_vectors,
-    coalesce(sum(w_vectors) FILTER (absmax_code > max_in_range_code), 0)
-      AS w_out_of_range,
-    coalesce(sum(w_vectors) FILTER (absmax_code > max_unclipped_code), 0)
-      AS w_clipped
-  FROM scales JOIN codes USING (source, layer, kv_head, tensor)
-  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
-  GROUP BY ALL
-),
-sums AS (
-  SELECT candidate, tensor, length, class_number,
-    sum(num_vectors)::BIGINT AS num_vectors,
-    sum(num_out_of_range)::BIGINT AS num_vectors_out_of_range,
-    sum(num_clipped)::BIGINT AS num_vectors_clipped,
-    sum(w_out_of_range) / nullif(sum(w_vectors), 0)
-      AS vectors_out_of_range_frac,
-    sum(w_clipped) / nullif(sum(w_vectors), 0) AS vectors_clipped_frac,
-    count(*) AS num_heads,
-    count(*) FILTER (num_out_of_range > 0) AS num_heads_out_of_range,
-    min({
-      'clipped': -w_clipped / w_vectors,
-      'out_of_range': -w_out_of_range / w_vectors,
-      'layer': layer, 'kv_head': kv_head
-    }) FILTER (num_out_of_range > 0) AS worst
-  FROM by_head
-  GROUP BY candidate, tensor, length, class_number
-),
--- Vectors of every request, and those that are clipped, for the interval.
-trials AS (
-  SELECT source, tensor, length, class_number, request, sum(weight) AS n
-  FROM vectors JOIN strata USING (source, "row")
-  WHERE absmax_code IS NOT NULL
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
-    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
-  GROUP BY ALL
-),
-events AS (
-  SELECT candidate, source, tensor, length, class_number, request,
-    sum(weight) AS x
-  FROM clipped_vectors JOIN strata USING (source, "row")
-  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND layer = coalesce(getvariable('layer')::INTEGER, layer)
-    AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
-  GROUP BY ALL
-),
-intervals AS (
-  SELECT candidate, tensor, length, class_number,
-    request_sums(coalesce(x, 0), n) AS clipped
-  FROM trials
-    JOIN candidate_sources USING (source)
-    LEFT JOIN events
-      USING (candidate, source, tensor, length, class_number, request)
-  GROUP BY candidate, tensor, length, class_number
+WITH strata AS (
+  SELECT tokens.* REPLACE ({
+      'length': length, 'number': class_number, 'tokens_from': tokens_from,
+      'tokens_to': tokens_to
+    } AS stratum)
+  FROM chosen_tokens AS tokens JOIN length_classes USING (source, request)
 )
-SELECT candidate, tensor, length,
+SELECT candidate, tensor, stratum.length,
   CASE
-    WHEN length = 'prompt' AND getvariable('prompt_edges') IS NULL
-      OR length = 'output' AND getvariable('output_edges') IS NULL
-    THEN ['short', 'median', 'p95', 'longest'][class_number + 1]
-    ELSE tokens_from || '–' || tokens_to
+    WHEN stratum.length = 'prompt' AND getvariable('prompt_edges') IS NULL
+      OR stratum.length = 'output' AND getvariable('output_edges') IS NULL
+    THEN ['short', 'median', 'p95', 'longest'][stratum.number + 1]
+    ELSE stratum.tokens_from || '–' || stratum.tokens_to
   END AS class,
-  tokens_from, tokens_to,
-  vectors_out_of_range_frac, vectors_clipped_frac,
-  fraction_low(clipped) AS vectors_clipped_low,
-  fraction_high(clipped) AS vectors_clipped_high, num_requests,
-  num_incomplete_requests, num_tokens, num_vectors,
-  num_vectors_out_of_range, num_vectors_clipped, num_heads,
-  num_heads_out_of_range, worst.layer AS worst_layer,
-  worst.kv_head AS worst_kv_head,
-  abs(worst.clipped) AS worst_vectors_clipped_frac
-FROM sums
-  JOIN coverage USING (length, class_number)
-  JOIN ranges USING (length, class_number)
-  JOIN candidates USING (candidate)
-  LEFT JOIN intervals USING (candidate, tensor, length, class_number)
-WHERE kind <> 'bf16'
-ORDER BY ordinal, tensor, length DESC, class_number;
+  stratum.tokens_from, stratum.tokens_to,
+  vectors_out_of_range_frac, vectors_clipped_frac, vectors_clipped_low,
+  vectors_clipped_high, num_requests, num_incomplete_requests, num_tokens,
+  num_vectors, num_vectors_out_of_range, num_vectors_clipped, num_heads,
+  num_heads_out_of_range, worst_layer, worst_kv_head,
+  worst_vectors_clipped_frac
+FROM vector_totals(strata)
+  JOIN quantizing USING (candidate)
+  JOIN coverage(strata) USING (stratum)
+  LEFT JOIN vector_intervals(strata) USING (candidate, tensor, stratum)
+ORDER BY ordinal, tensor, stratum.length DESC, stratum.number;

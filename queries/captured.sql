@@ -1,10 +1,10 @@
 -- What was captured of each workload, and what is missing.
 -- Grain: one row per (source, workload).
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/captured.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/captured.sql
 --
 -- Parameters
---   source  this trace alone; all
+--   source  trace; all  this trace alone
 --
 -- Columns
 --   source                   the trace's name
@@ -20,34 +20,26 @@
 --   max_output_tokens        tokens, of the sampled requests
 --   num_missing              positions not captured: cache hits, switched off
 --   num_dropped              rows sampled and lost, over all ranks
-WITH tokens AS (
-  SELECT source, workload,
-    count(DISTINCT request) AS num_captured_requests,
-    count(*) FILTER (phase = 'prefill') AS num_prefill_tokens,
-    count(*) FILTER (phase = 'decode') AS num_decode_tokens,
-    max(position) AS max_position
-  FROM rows JOIN requests USING (source, request)
-  GROUP BY source, workload
-),
-labels AS (
-  SELECT source, workload,
-    count(*) AS num_requests,
-    count(*) FILTER (sampled) AS num_sampled_requests,
-    count(*) FILTER (sampled AND incomplete) AS num_incomplete_requests,
-    max(prompt_tokens) FILTER (sampled) AS max_prompt_tokens,
-    max(output_tokens) FILTER (sampled) AS max_output_tokens,
-    coalesce(sum(num_missing) FILTER (sampled), 0)::BIGINT AS num_missing,
-    coalesce(sum(num_dropped) FILTER (sampled), 0)::BIGINT AS num_dropped
-  FROM requests
-  GROUP BY source, workload
+WITH captured AS (
+  SELECT source, request,
+    count(*) FILTER (phase = 'prefill') AS num_prefill,
+    count(*) FILTER (phase = 'decode') AS num_decode,
+    max(position) AS position
+  FROM rows
+  GROUP BY source, request
 )
-SELECT source, workload, num_requests, num_sampled_requests,
-  coalesce(num_captured_requests, 0) AS num_captured_requests,
-  num_incomplete_requests,
-  coalesce(num_prefill_tokens, 0) AS num_prefill_tokens,
-  coalesce(num_decode_tokens, 0) AS num_decode_tokens,
-  max_position, max_prompt_tokens, max_output_tokens, num_missing,
-  num_dropped
-FROM labels LEFT JOIN tokens USING (source, workload)
-WHERE source = coalesce(getvariable('source')::VARCHAR, source)
+SELECT source, workload,
+  count(*) AS num_requests,
+  count(*) FILTER (sampled) AS num_sampled_requests,
+  count(position) AS num_captured_requests,
+  count(*) FILTER (sampled AND incomplete) AS num_incomplete_requests,
+  coalesce(sum(num_prefill), 0)::BIGINT AS num_prefill_tokens,
+  coalesce(sum(num_decode), 0)::BIGINT AS num_decode_tokens,
+  max(position) AS max_position,
+  max(prompt_tokens) FILTER (sampled) AS max_prompt_tokens,
+  max(output_tokens) FILTER (sampled) AS max_output_tokens,
+  coalesce(sum(num_missing) FILTER (sampled), 0)::BIGINT AS num_missing,
+  coalesce(sum(num_dropped) FILTER (sampled), 0)::BIGINT AS num_dropped
+FROM chosen_requests LEFT JOIN captured USING (source, request)
+GROUP BY source, workload
 ORDER BY source, workload;

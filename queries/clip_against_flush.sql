@@ -1,7 +1,7 @@
 -- Clipping against flushing of every head, over a range of scales.
 -- Grain: one row per (source, tensor, layer, kv_head, log2_multiple).
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/clip_against_flush.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/clip_against_flush.sql
 --
 -- A scale too small clips the widest values, one too large flushes the
 -- smallest to 0; in between only rounding is left. Multiple 1 just covers the
@@ -10,10 +10,10 @@
 -- Empty where the replay made no counts (method direct, float32 layers).
 --
 -- Parameters
---   tensor   k or v alone; both
---   layer    this layer alone; all
---   kv_head  this KV head alone; all
---   source   this trace alone; all
+--   tensor   k or v; both  this tensor alone
+--   layer    layer; all    this layer alone
+--   kv_head  KV head; all  this KV head alone
+--   source   trace; all    this trace alone
 --
 -- Columns
 --   source               the trace's name
@@ -29,14 +29,11 @@
 --   relative_clip_error  the part of it that clipped values have
 --   num_values           finite values
 SELECT source, tensor, layer, kv_head, log2_multiple, scale, covered_amax,
-  num_clipped / nullif(num_values, 0) AS clipped_frac,
-  num_flushed / nullif(num_values, 0) AS flushed_frac,
-  sum_sq_error / nullif(sum_sq_signal, 0) AS relative_error,
-  sum_sq_clip_error / nullif(sum_sq_signal, 0) AS relative_clip_error,
+  share(num_clipped, num_values) AS clipped_frac,
+  share(num_flushed, num_values) AS flushed_frac,
+  share(sum_sq_error, sum_sq_signal) AS relative_error,
+  share(sum_sq_clip_error, sum_sq_signal) AS relative_clip_error,
   num_values
 FROM sweep
-WHERE tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-  AND layer = coalesce(getvariable('layer')::INTEGER, layer)
-  AND kv_head = coalesce(getvariable('kv_head')::INTEGER, kv_head)
-  AND source = coalesce(getvariable('source')::VARCHAR, source)
+WHERE is_head(tensor, layer, kv_head) AND is_source(source)
 ORDER BY source, tensor, layer, kv_head, log2_multiple;

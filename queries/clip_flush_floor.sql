@@ -1,8 +1,8 @@
 -- What limits each head: clipping, underflow or rounding (no scale cures it).
 -- Grain: one row per (candidate, tensor, layer, kv_head), the worst of each
 -- candidate and tensor.
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/clip_flush_floor.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/clip_flush_floor.sql
 --
 -- limited_by names what costs more than margin_db: clipping (a wider scale
 -- helps), underflow (values so small that they flush to 0 or meet subnormal
@@ -11,12 +11,12 @@
 -- every value clips, it is clipping, whatever the margin.
 --
 -- Parameters
---   top        heads shown per candidate and tensor; 10
---   margin_db  loss that counts, dB; 3
---   candidate  this candidate alone; all
---   tensor     k or v alone; both
---   workload   this workload alone; all
---   source     this trace alone; all
+--   top        whole number from 1; 10  heads shown per candidate and tensor
+--   margin_db  number from 0; 3         loss that counts, dB
+--   candidate  candidate; all           this one alone
+--   tensor     k or v; both             this tensor alone
+--   workload   workload; all            this workload alone
+--   source     trace; all               this trace alone
 --
 -- Columns
 --   candidate             the candidate's name
@@ -39,53 +39,26 @@
 --   num_values            finite values
 --   num_clipped           values
 --   num_flushed           values
-WITH sums AS (
-  SELECT candidate, tensor, layer, kv_head,
-    sum(num_values)::BIGINT AS num_values,
-    sum(num_clipped)::BIGINT AS num_clipped,
-    sum(num_flushed)::BIGINT AS num_flushed,
-    sum(weight * num_values) AS w_values,
-    sum(weight * num_clipped) AS w_clipped,
-    sum(weight * num_flushed) AS w_flushed,
-    sum(weight * sum_sq_signal) AS w_sq_signal,
-    sum(weight * sum_sq_error) AS w_sq_error,
-    -- Summed in different orders: what is left may lie just below 0.
-    greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0)
-      AS w_sq_other_error
-  FROM cells JOIN sampling USING (source, sampling_id)
-  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
-  GROUP BY candidate, tensor, layer, kv_head
-),
-losses AS (
-  SELECT ordinal, candidate, tensor, layer, kv_head,
-    sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
+WITH losses AS (
+  SELECT *, rounding_floor_db AS floor_db,
     sqnr_db(w_sq_signal, w_sq_other_error) AS unclipped_sqnr_db,
-    rounding_floor_db(format, engine) AS floor_db,
-    w_clipped / nullif(w_values, 0) AS clipped_frac,
-    w_flushed / nullif(w_values, 0) AS flushed_frac,
-    num_values, num_clipped, num_flushed,
+    unclipped_sqnr_db - sqnr_db AS clip_loss_db,
+    floor_db - unclipped_sqnr_db AS underflow_loss_db,
     coalesce(getvariable('margin_db')::DOUBLE, 3) AS margin_db
-  FROM sums JOIN candidates USING (candidate)
-  WHERE kind <> 'bf16'
+  FROM value_sums(chosen_cells) JOIN quantizing USING (candidate)
 )
 SELECT candidate, tensor, layer, kv_head,
   CASE
     WHEN sqnr_db IS NULL THEN NULL
     WHEN unclipped_sqnr_db IS NULL THEN 'clipping'
-    WHEN unclipped_sqnr_db - sqnr_db > margin_db
-      AND floor_db - unclipped_sqnr_db > margin_db
+    WHEN clip_loss_db > margin_db AND underflow_loss_db > margin_db
       THEN 'clipping and underflow'
-    WHEN unclipped_sqnr_db - sqnr_db > margin_db THEN 'clipping'
-    WHEN floor_db - unclipped_sqnr_db > margin_db THEN 'underflow'
+    WHEN clip_loss_db > margin_db THEN 'clipping'
+    WHEN underflow_loss_db > margin_db THEN 'underflow'
     WHEN floor_db IS NULL THEN NULL
     ELSE 'rounding'
   END AS limited_by,
-  sqnr_db, unclipped_sqnr_db, floor_db,
-  unclipped_sqnr_db - sqnr_db AS clip_loss_db,
-  floor_db - unclipped_sqnr_db AS underflow_loss_db,
+  sqnr_db, unclipped_sqnr_db, floor_db, clip_loss_db, underflow_loss_db,
   clipped_frac, flushed_frac, num_values, num_clipped, num_flushed
 FROM losses
 QUALIFY row_number() OVER (

@@ -1,8 +1,8 @@
 -- What a scale per head would change where one scale serves a whole layer.
 -- Grain: one row per (candidate, tensor, layer) of candidates applied per
 -- tensor; 1.0 everywhere is left out.
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/compare_granularity.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/compare_granularity.sql
 --
 -- One wide head sets the scale for all: the others get less of the range than
 -- a scale of their own would give them. E4M3 keeps its precision over 15
@@ -10,10 +10,11 @@
 -- measured with a candidate of the run that has scales per head.
 --
 -- Parameters
---   candidate  this candidate alone; all applied per tensor
---   per_head   compare with this candidate; the first applied per head
---   tensor     k or v alone; both
---   source     this trace alone; all
+--   candidate  candidate; all                 this one alone, of those applied
+--                                             per tensor
+--   per_head   per-head candidate; the first  what is compared with
+--   tensor     k or v; both                   this tensor alone
+--   source     trace; all                     this trace alone
 --
 -- Columns
 --   candidate                 the candidate's name
@@ -35,52 +36,33 @@
 --   per_head_worst_sqnr_db    of its worst head
 --   gain_db                   per_head_sqnr_db - sqnr_db
 --   num_values                finite values
-WITH heads AS (
-  SELECT candidate, tensor, layer, kv_head,
-    max(max_abs) AS amax,
-    sum(num_values) AS num_values,
-    sum(weight * num_values) AS w_values,
-    sum(weight * num_clipped) AS w_clipped,
-    sum(weight * sum_sq_signal) AS w_sq_signal,
-    sum(weight * sum_sq_error) AS w_sq_error
-  FROM cells JOIN sampling USING (source, sampling_id)
-  WHERE tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
-  GROUP BY candidate, tensor, layer, kv_head
-),
-layers AS (
+WITH layers AS (
   SELECT candidate, tensor, layer,
     count(*) AS num_heads,
-    min({'amax': -amax, 'kv_head': kv_head}) AS widest,
-    list_sort(list(amax), 'DESC', 'NULLS LAST')[2] AS second_amax,
-    min(amax) AS narrowest_amax,
-    sum(w_clipped) / nullif(sum(w_values), 0) AS clipped_frac,
+    min({'amax': -max_abs, 'kv_head': kv_head}) AS widest,
+    list_sort(list(max_abs), 'DESC', 'NULLS LAST')[2] AS second_amax,
+    min(max_abs) AS narrowest_amax,
+    share(sum(w_clipped), sum(w_values)) AS clipped_frac,
     sqnr_db(sum(w_sq_signal), sum(w_sq_error)) AS sqnr_db,
-    min(sqnr_db(w_sq_signal, w_sq_error)) AS worst_head_sqnr_db,
-    sum(num_values)::BIGINT AS num_values
-  FROM heads
-  GROUP BY candidate, tensor, layer
-),
-covered AS (
-  SELECT candidate, tensor, layer, min(covered_amax) AS covered_amax
-  FROM scales
-  WHERE source = coalesce(getvariable('source')::VARCHAR, source)
+    min(v.sqnr_db) AS worst_head_sqnr_db,
+    sum(num_values)::BIGINT AS num_values,
+    min(covered_amax) AS covered_amax
+  FROM value_sums(traffic_cells) AS v
+    LEFT JOIN covered_heads USING (candidate, tensor, layer, kv_head)
   GROUP BY candidate, tensor, layer
 ),
 per_head AS (
   SELECT candidate AS per_head_candidate
-  FROM candidates
-  WHERE status = 'valid'
-    AND granularity = 'attn_head'
-    AND candidate = coalesce(getvariable('per_head')::VARCHAR, candidate)
+  FROM quantizing
+  WHERE status = 'valid' AND granularity = 'attn_head'
+    AND is_asked(getvariable('per_head'), candidate)
   ORDER BY ordinal
   LIMIT 1
 )
-SELECT t.candidate, t.tensor, t.layer, t.num_heads, covered_amax,
-  t.widest.kv_head AS widest_kv_head,
-  abs(t.widest.amax) AS widest_amax,
+SELECT t.candidate, t.tensor, t.layer, t.num_heads, t.covered_amax,
+  t.widest.kv_head AS widest_kv_head, abs(t.widest.amax) AS widest_amax,
   t.second_amax, t.narrowest_amax,
-  abs(t.widest.amax) / nullif(t.narrowest_amax, 0) AS amax_ratio,
+  share(abs(t.widest.amax), t.narrowest_amax) AS amax_ratio,
   t.clipped_frac, t.sqnr_db, t.worst_head_sqnr_db,
   per_head_candidate,
   h.clipped_frac AS per_head_clipped_frac,
@@ -89,14 +71,11 @@ SELECT t.candidate, t.tensor, t.layer, t.num_heads, covered_amax,
   h.sqnr_db - t.sqnr_db AS gain_db,
   t.num_values
 FROM layers AS t
-  JOIN candidates USING (candidate)
-  JOIN covered USING (candidate, tensor, layer)
+  JOIN quantizing USING (candidate)
   LEFT JOIN per_head ON true
   LEFT JOIN layers AS h
     ON h.candidate = per_head_candidate
     AND h.tensor = t.tensor
     AND h.layer = t.layer
-WHERE granularity = 'tensor'
-  AND kind <> 'unit'
-  AND t.candidate = coalesce(getvariable('candidate')::VARCHAR, t.candidate)
+WHERE granularity = 'tensor' AND kind <> 'unit' AND is_candidate(t.candidate)
 ORDER BY ordinal, t.tensor, gain_db DESC NULLS LAST, t.layer;

@@ -1,7 +1,7 @@
 -- Heads that leave the FP8 range, worst first, K and V apart.
 -- Grain: one row per (candidate, tensor, layer, kv_head).
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/rank_heads.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/rank_heads.sql
 --
 -- Fractions weigh each row by what it was sampled from (view sampling); the
 -- num_ columns are plain counts. A token's vector counts as out of range when
@@ -9,12 +9,13 @@
 -- rounds to MAX. Candidates that quantize nothing (bf16) are left out.
 --
 -- Parameters
---   top        heads shown per candidate, tensor and ranking; 10
---   candidate  this candidate alone; all
---   tensor     k or v alone; both
---   source     this trace alone; all
---   intervals  true or false: work out the intervals; true if a candidate is
---              named, else they are NULL
+--   top        whole number from 1; 10  heads shown per candidate, tensor and
+--                                       ranking
+--   candidate  candidate; all           this one alone
+--   tensor     k or v; both             this tensor alone
+--   source     trace; all               this trace alone
+--   intervals  true or false            work out the intervals; true if a
+--                                       candidate is named, else they are NULL
 --
 -- Columns
 --   candidate                  the candidate's name
@@ -46,102 +47,8 @@
 --   max_abs                    largest finite magnitude
 --   covered_amax               magnitude covered, the smallest over sources;
 --                              NULL: no scale of its own (kind online)
-WITH by_rule AS (
-  SELECT source, candidate, layer, kv_head, tensor, sampling_id,
-    sum(num_values) AS num_values,
-    sum(num_out_of_range) AS num_out_of_range,
-    sum(num_clipped) AS num_clipped,
-    sum(num_flushed) AS num_flushed,
-    sum(num_nonfinite) AS num_nonfinite,
-    sum(sum_sq_signal) AS sum_sq_signal,
-    sum(sum_sq_error) AS sum_sq_error,
-    sum(sum_sq_clip_error) AS sum_sq_clip_error,
-    max(max_abs) AS max_abs
-  FROM cells
-  WHERE candidate
-      = coalesce(getvariable('candidate')::VARCHAR, candidate)
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
-  GROUP BY source, candidate, layer, kv_head, tensor, sampling_id
-),
-value_sums AS (
-  SELECT candidate, layer, kv_head, tensor,
-    sum(num_values)::BIGINT AS num_values,
-    sum(num_out_of_range)::BIGINT AS num_out_of_range,
-    sum(num_clipped)::BIGINT AS num_clipped,
-    sum(num_flushed)::BIGINT AS num_flushed,
-    sum(num_nonfinite)::BIGINT AS num_nonfinite,
-    max(max_abs) AS max_abs,
-    sum(weight * num_values) AS w_values,
-    sum(weight * num_out_of_range) AS w_out_of_range,
-    sum(weight * num_clipped) AS w_clipped,
-    sum(weight * num_flushed) AS w_flushed,
-    sum(weight * sum_sq_signal) AS w_sq_signal,
-    sum(weight * sum_sq_error) AS w_sq_error,
-    sum(weight * sum_sq_clip_error) AS w_sq_clip_error
-  FROM by_rule JOIN sampling USING (source, sampling_id)
-  GROUP BY candidate, layer, kv_head, tensor
-),
--- Vectors by code, so that a candidate compares a few hundred codes a head and
--- not every row. Codes that all candidates cover count as the largest of them.
-in_range AS (
-  SELECT source, layer, kv_head, tensor,
-    min(max_in_range_code) AS max_code
-  FROM scales
-  WHERE candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
-  GROUP BY source, layer, kv_head, tensor
-),
-codes AS (
-  SELECT source, layer, kv_head, tensor,
-    greatest(absmax_code, max_code) AS absmax_code,
-    count(*) AS num_vectors, sum(weight) AS w_vectors
-  FROM vectors
-    JOIN rows USING (source, "row")
-    JOIN sampling USING (source, sampling_id)
-    JOIN in_range USING (source, layer, kv_head, tensor)
-  WHERE absmax_code IS NOT NULL
-    AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
-  GROUP BY ALL
-),
-vector_sums AS (
-  SELECT candidate, layer, kv_head, tensor,
-    min(covered_amax) AS covered_amax,
-    sum(num_vectors)::BIGINT AS num_vectors,
-    coalesce(sum(num_vectors) FILTER (absmax_code > max_in_range_code), 0)
-      ::BIGINT AS num_vectors_out_of_range,
-    coalesce(sum(num_vectors) FILTER (absmax_code > max_unclipped_code), 0)
-      ::BIGINT AS num_vectors_clipped,
-    sum(w_vectors) AS w_vectors,
-    coalesce(sum(w_vectors) FILTER (absmax_code > max_in_range_code), 0)
-      AS w_vectors_out_of_range,
-    coalesce(sum(w_vectors) FILTER (absmax_code > max_unclipped_code), 0)
-      AS w_vectors_clipped
-  FROM scales JOIN codes USING (source, layer, kv_head, tensor)
-  WHERE candidate
-      = coalesce(getvariable('candidate')::VARCHAR, candidate)
-  GROUP BY candidate, layer, kv_head, tensor
-),
-heads AS (
-  SELECT ordinal, candidate, tensor, layer, kv_head,
-    w_out_of_range / nullif(w_values, 0) AS out_of_range_frac,
-    w_clipped / nullif(w_values, 0) AS clipped_frac,
-    w_vectors_out_of_range / nullif(w_vectors, 0)
-      AS vectors_out_of_range_frac,
-    w_vectors_clipped / nullif(w_vectors, 0) AS vectors_clipped_frac,
-    w_flushed / nullif(w_values, 0) AS flushed_frac,
-    w_sq_clip_error / nullif(w_sq_error, 0) AS clip_error_frac,
-    sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
-    num_values, num_out_of_range, num_clipped, num_flushed, num_nonfinite,
-    num_vectors, num_vectors_out_of_range, num_vectors_clipped,
-    max_abs, covered_amax
-  FROM value_sums
-    JOIN candidates USING (candidate)
-    LEFT JOIN vector_sums USING (candidate, layer, kv_head, tensor)
-  WHERE kind <> 'bf16'
-),
-ranked AS (
-  SELECT *,
+WITH shown AS MATERIALIZED (
+  SELECT * EXCLUDE (stratum),
     row_number() OVER (
       PARTITION BY candidate, tensor
       ORDER BY out_of_range_frac DESC NULLS LAST,
@@ -152,12 +59,11 @@ ranked AS (
       ORDER BY vectors_out_of_range_frac DESC NULLS LAST,
         vectors_clipped_frac DESC NULLS LAST, layer, kv_head
     ) AS vector_rank
-  FROM heads
-),
-shown AS MATERIALIZED (
-  SELECT *
-  FROM ranked
-  WHERE least(rank, vector_rank)
+  FROM value_sums(chosen_cells)
+    JOIN quantizing USING (candidate)
+    LEFT JOIN vector_sums(chosen_tokens)
+      USING (candidate, tensor, layer, kv_head)
+  QUALIFY least(rank, vector_rank)
     <= coalesce(getvariable('top')::INTEGER, 10)
 ),
 in_doubt AS (
@@ -170,20 +76,18 @@ in_doubt AS (
 -- Vectors of every request, and those that are clipped, for the interval.
 trials AS (
   SELECT source, tensor, layer, kv_head, request, sum(weight) AS n
-  FROM vectors
+  FROM chosen_vectors
     SEMI JOIN in_doubt USING (tensor, layer, kv_head)
-    JOIN tokens USING (source, "row")
+    JOIN chosen_tokens USING (source, "row")
   WHERE absmax_code IS NOT NULL
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
   GROUP BY ALL
 ),
 events AS (
   SELECT candidate, source, tensor, layer, kv_head, request, sum(weight) AS x
-  FROM vectors
+  FROM vectors_out_of_range
     SEMI JOIN in_doubt USING (tensor, layer, kv_head)
-    JOIN scales USING (source, tensor, layer, kv_head)
-    JOIN tokens USING (source, "row")
-  WHERE absmax_code > max_unclipped_code
+    JOIN chosen_tokens USING (source, "row")
+  WHERE is_clipped
   GROUP BY ALL
 ),
 intervals AS (

@@ -1,17 +1,18 @@
 -- Scales shipped, scales in effect, and the magnitudes the trace really has.
 -- Grain: one row per (source, candidate, layer, tensor).
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/scale_audit.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/scale_audit.sql
 --
 -- Effective scales exist only where the engine wrote FP8. A covered_amax below
 -- observed_amax means values out of range; up to 464/448 of it none is clipped
 -- (e4m3fn).
 --
 -- Parameters
---   candidate  this candidate alone; all artifacts and the effective scales
---   layer      this layer alone; all
---   tensor     k or v alone; both
---   source     this trace alone; all
+--   candidate  candidate; all  this one alone; else all artifacts and the
+--                              effective scales
+--   layer      layer; all      this layer alone
+--   tensor     k or v; both    this tensor alone
+--   source     trace; all      this trace alone
 --
 -- Columns
 --   source                  the trace's name
@@ -30,40 +31,27 @@
 --   min_covered_amax        magnitude covered, smallest over the KV heads;
 --                           NULL where min_scale is
 --   min_headroom            smallest covered_amax / observed amax of a head
-WITH effective AS (
-  SELECT source, layer, kv_head, tensor, scale AS effective_scale
-  FROM scales JOIN candidates USING (candidate)
-  WHERE kind = 'effective'
-),
-observed AS (
+WITH observed AS (
   SELECT source, candidate, layer, kv_head, tensor, max(max_abs) AS amax
-  FROM cells
-  WHERE layer = coalesce(getvariable('layer')::INTEGER, layer)
-    AND candidate
-      = coalesce(getvariable('candidate')::VARCHAR, candidate)
+  FROM chosen_cells
   GROUP BY source, candidate, layer, kv_head, tensor
 )
 SELECT source, candidate, layer, tensor,
-  min(scale) AS min_scale,
-  max(scale) AS max_scale,
+  min(scale) AS min_scale, max(scale) AS max_scale,
   min(effective_scale) AS min_effective_scale,
   max(effective_scale) AS max_effective_scale,
   count(*) AS num_heads,
   CASE WHEN count(effective_scale) > 0 THEN
-    count(*) FILTER (abs(scale / effective_scale - 1) <= 0.004)
+    count(*) FILTER (is_same_scale(scale, effective_scale))
   END AS num_heads_as_effective,
   max(amax) AS observed_amax,
   min(covered_amax) AS min_covered_amax,
-  min(covered_amax / nullif(amax, 0)) AS min_headroom
-FROM scales
+  min(share(covered_amax, amax)) AS min_headroom
+FROM chosen_scales
   JOIN candidates USING (candidate)
-  LEFT JOIN effective USING (source, layer, kv_head, tensor)
+  LEFT JOIN effective_scales USING (source, layer, kv_head, tensor)
   LEFT JOIN observed USING (source, candidate, layer, kv_head, tensor)
-WHERE (kind IN ('artifact', 'effective')
-    OR candidate = getvariable('candidate')::VARCHAR)
-  AND candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
-  AND layer = coalesce(getvariable('layer')::INTEGER, layer)
-  AND tensor = coalesce(getvariable('tensor')::VARCHAR, tensor)
-  AND source = coalesce(getvariable('source')::VARCHAR, source)
+WHERE kind IN ('artifact', 'effective')
+  OR candidate = getvariable('candidate')
 GROUP BY ordinal, source, candidate, layer, tensor
 ORDER BY source, ordinal, layer, tensor;

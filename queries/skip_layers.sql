@@ -1,17 +1,19 @@
 -- Layers that clip under every artifact: candidates for BF16.
 -- Grain: one row per layer.
--- By hand: cd RUN && duckdb -init .../queries/views.sql \
---   -f .../queries/skip_layers.sql
+-- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
+--   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/skip_layers.sql
 --
 -- A layer fails under an artifact when a K or V head of it clips more than the
 -- limit. One that fails under all of them is suggested for vLLM's
 -- kv_cache_dtype_skip_layers; if it fails under some, better scales exist.
 --
 -- Parameters
---   limit      share of a head's values that may be clipped; 0.001
---   candidate  this artifact alone; all valid ones
---   workload   this workload alone; all
---   source     this trace alone; all
+--   limit      number from 0 to 1; 0.001  share of a head's values that may be
+--                                         clipped
+--   candidate  candidate; all             this artifact alone; else all valid
+--                                         ones
+--   workload   workload; all              this workload alone
+--   source     trace; all                 this trace alone
 --
 -- Columns
 --   layer                    layer index
@@ -25,23 +27,10 @@
 --   worst_clipped_frac       the same under the artifact with the most
 --   best_sqnr_db             of the layer's K and V under best_candidate
 --   num_values               finite values
-WITH heads AS (
-  SELECT candidate, layer, kv_head, tensor,
-    sum(num_values) AS num_values,
-    sum(weight * num_clipped) / nullif(sum(weight * num_values), 0)
-      AS clipped_frac,
-    sum(weight * sum_sq_signal) AS w_sq_signal,
-    sum(weight * sum_sq_error) AS w_sq_error
-  FROM cells
-    JOIN sampling USING (source, sampling_id)
-    JOIN scales USING (source, candidate, layer, kv_head, tensor)
-    JOIN candidates USING (candidate)
-  WHERE kind = 'artifact'
-    AND scale IS NOT NULL
-    AND candidate = coalesce(getvariable('candidate')::VARCHAR, candidate)
-    AND workload = coalesce(getvariable('workload')::VARCHAR, workload)
-    AND source = coalesce(getvariable('source')::VARCHAR, source)
-  GROUP BY candidate, layer, kv_head, tensor
+WITH artifacts AS (
+  SELECT cells.*
+  FROM scaled_cells AS cells JOIN candidates USING (candidate)
+  WHERE kind = 'artifact' AND scale IS NOT NULL
 ),
 layers AS (
   SELECT candidate, layer,
@@ -50,7 +39,7 @@ layers AS (
     }) AS worst,
     sum(num_values)::BIGINT AS num_values,
     sqnr_db(sum(w_sq_signal), sum(w_sq_error)) AS sqnr_db
-  FROM heads
+  FROM value_sums(artifacts)
   GROUP BY candidate, layer
 ),
 ranked AS (
@@ -71,10 +60,8 @@ ranked AS (
 SELECT layer,
   num_artifacts_failing = num_artifacts AS suggested,
   num_artifacts, num_artifacts_failing,
-  best.candidate AS best_candidate,
-  abs(best.clipped) AS best_clipped_frac,
-  best.kv_head AS best_kv_head,
-  best.tensor AS best_tensor,
+  best.candidate AS best_candidate, abs(best.clipped) AS best_clipped_frac,
+  best.kv_head AS best_kv_head, best.tensor AS best_tensor,
   abs(worst_clipped_frac) AS worst_clipped_frac,
   best.sqnr_db AS best_sqnr_db, num_values
 FROM ranked

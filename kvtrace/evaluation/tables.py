@@ -25,11 +25,13 @@ from kvtrace.evaluation.sums import CellSums, Vectors
 from kvtrace.evaluation.sweep import SweepSums
 from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
+from kvtrace.numerics.rounding_floor import rounding_floor_db
 from kvtrace.runs.schema import (
     CANDIDATES,
     CELLS,
     FINDINGS,
     GROUPS,
+    LAYERS,
     MAGNITUDES,
     REQUESTS,
     ROWS,
@@ -82,12 +84,14 @@ def write_candidates(run: RunWriter, bound: Bound) -> None:
             "note": [
                 "; ".join(dict.fromkeys(one.note for one in found if one.note)) or None for found in applied
             ],
+            "rounding_floor_db": [rounding_floor_db(one.engine, one.format) for one in candidates],
         },
     )
 
 
 def write_source(run: RunWriter, source: str, trace: Trace, values: Iterable[SourceValue]) -> None:
     """Write one trace's part of every table, value by value, as they are yielded."""
+    _write_layers(run, source, trace)
     _write_trace(run, source, trace)
     for value in values:
         match value:
@@ -113,6 +117,20 @@ def write_source(run: RunWriter, source: str, trace: Trace, values: Iterable[Sou
 def _calibrated_length(artifact: ScaleArtifact) -> int | None:
     manifest = parse_manifest(artifact.manifest)
     return manifest.dataset.calibration.max_position + 1 if manifest else None
+
+
+def _write_layers(run: RunWriter, source: str, trace: Trace) -> None:
+    layers = [trace.layers[index] for index in sorted(trace.layers)]
+    copied = ("dtype", "backend", "kv_cache_dtype", "head_dim_k", "head_dim_v")
+    run.write(
+        LAYERS,
+        {
+            "source": [source] * len(layers),
+            "layer": [layer.index for layer in layers],
+            **{name: [getattr(layer, name) for layer in layers] for name in copied},
+            "num_kv_heads": [len(layer.kv_heads) for layer in layers],
+        },
+    )
 
 
 def _write_trace(run: RunWriter, source: str, trace: Trace) -> None:
@@ -217,7 +235,7 @@ def _finding_columns(source: str, audited: ArtifactFindings) -> dict[str, Any]:
         "severity": [finding.severity for finding in findings],
         "message": [finding.message for finding in findings],
         "action": [finding.action for finding in findings],
-        "layers": [",".join(map(str, finding.layers)) or None for finding in findings],
+        "layers": [list(finding.layers) or None for finding in findings],
         "evidence": [
             json.dumps(to_jsonable_python(finding.evidence[0], inf_nan_mode="strings"), ensure_ascii=False)
             for finding in findings

@@ -17,19 +17,9 @@ if TYPE_CHECKING:
     from kvtrace.runs.open import Run
 
 _CANDIDATES: Final = """
-WITH by_layer AS (
-  SELECT candidate, layer, bool_and(NOT is_quantized) AS is_left
-  FROM scales
-  GROUP BY candidate, layer
-), excluded AS (
-  SELECT candidate, list(layer ORDER BY layer) FILTER (is_left) AS layers
-  FROM by_layer
-  GROUP BY candidate
-  HAVING NOT bool_and(is_left)
-)
-SELECT candidate, kind, status, reason, note, hypothetical, engine, format, granularity,
-  artifact, artifact_sha256, coalesce(layers, []) AS layers
-FROM candidates LEFT JOIN excluded USING (candidate)
+SELECT candidate, kind, status, reason, note, hypothetical, engine, format, granularity, artifact,
+  artifact_sha256, coalesce(layers, []) AS layers
+FROM candidates LEFT JOIN layers_left_out USING (candidate)
 ORDER BY ordinal
 """
 _ORDER: Final = tuple(Role)

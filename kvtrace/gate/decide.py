@@ -26,10 +26,10 @@ BY_ESTIMATE: Final = "estimate; the run holds no sums by which an interval could
 BY_RULE: Final = "known: every vector gets a scale that covers it"
 BY_ONLINE_ESTIMATE: Final = "estimate, which decides alone: no run has sums by group under a scale per vector"
 _RATIOS: Final = {
-    "clipped_frac": ("num_clipped", "num_values"),
-    "out_of_range_frac": ("num_out_of_range", "num_values"),
-    "clip_error_frac": ("sum_sq_clip_error", "sum_sq_error"),
-    "sqnr_db": ("sum_sq_signal", "sum_sq_error"),
+    "clipped_frac": ("w_clipped", "w_values"),
+    "out_of_range_frac": ("w_out_of_range", "w_values"),
+    "clip_error_frac": ("w_sq_clip_error", "w_sq_error"),
+    "sqnr_db": ("w_sq_signal", "w_sq_error"),
 }
 """Limit → numerator and denominator."""
 _MOST_LISTED: Final = 10
@@ -192,7 +192,7 @@ def _is_exact(limit: str, heads: HeadTable) -> NDArray[np.bool_]:
     """Return the heads whose ratio of errors is known: those without any error."""
     if limit not in ("sqnr_db", "clip_error_frac"):
         return np.zeros(len(heads), dtype=bool)
-    return np.asarray((heads.columns["sum_sq_error"] == 0) & (heads.columns["num_values"] > 0))
+    return np.asarray((heads.columns["w_sq_error"] == 0) & (heads.columns["w_values"] > 0))
 
 
 def _verdict(breached: NDArray[np.bool_], untold: NDArray[np.bool_]) -> Verdict:

@@ -31,17 +31,17 @@ _UNITS: Final = {
 _OUTSIDE: Final = """
 SELECT workload, workload IN (SELECT workload FROM gate_segments) AS is_protected,
   count(DISTINCT (source, request)) AS num_requests, count(*) AS num_tokens, max(position) AS last_position
-FROM rows JOIN requests USING (source, request)
+FROM tokens
+  SEMI JOIN (FROM candidate_sources WHERE candidate = $candidate) USING (source)
   ANTI JOIN gate_rows USING (source, "row")
-WHERE source IN (SELECT source FROM scales WHERE candidate = $candidate)
 GROUP BY workload
 ORDER BY workload
 """
 
 
 _TRACES_WITHOUT: Final = """
-SELECT DISTINCT source FROM requests
-WHERE source NOT IN (SELECT source FROM scales WHERE candidate = $candidate)
+SELECT DISTINCT source
+FROM requests ANTI JOIN (FROM candidate_sources WHERE candidate = $candidate) USING (source)
 ORDER BY source
 """
 

@@ -29,20 +29,9 @@ TENSORS: Final = ("k", "v")
 _MOST_LISTED: Final = 10
 
 _VALUES: Final = """
-WITH by_head AS (
-  SELECT tensor, layer, kv_head, sum(weight * num_values) AS n, sum(weight * num_clipped) AS clipped,
-    sum(weight * num_flushed) AS flushed, sum(weight * sum_sq_signal) AS signal,
-    sum(weight * sum_sq_error) AS error, sum(weight * sum_sq_clip_error) AS clip_error
-  FROM cells JOIN sampling USING (source, sampling_id)
-  WHERE candidate = $candidate
-  GROUP BY tensor, layer, kv_head
-)
-SELECT tensor, sum(clipped) / nullif(sum(n), 0) AS clipped_frac,
-  sum(flushed) / nullif(sum(n), 0) AS flushed_frac,
-  sum(clip_error) / nullif(sum(error), 0) AS clip_error_frac, sqnr_db(sum(signal), sum(error)) AS sqnr_db,
-  min(sqnr_db(signal, error)) AS worst_sqnr_db
-FROM by_head
-GROUP BY tensor
+SELECT tensor, clipped_frac, flushed_frac, clip_error_frac, sqnr_db, worst_sqnr_db
+FROM value_totals(chosen_cells)
+WHERE candidate = $candidate
 """
 _VALUE_COLUMNS: Final = ("clipped_frac", "flushed_frac", "clip_error_frac", "sqnr_db", "worst_sqnr_db")
 

@@ -20,103 +20,76 @@ if TYPE_CHECKING:
 
 _SEGMENT_ROWS: Final = """
 CREATE OR REPLACE TEMP TABLE gate_rows AS
-SELECT segment, source, "row", request, weight, position, prompt_tokens,
-  output_tokens, incomplete
-FROM rows
-  JOIN sampling USING (source, sampling_id)
-  JOIN requests USING (source, request)
-  JOIN gate_segments AS s ON requests.workload = s.workload
-    AND rows.phase = coalesce(s.phase, rows.phase)
+SELECT tokens.*, segment AS stratum
+FROM tokens
+  SEMI JOIN (FROM candidate_sources WHERE candidate = $candidate) USING (source)
+  JOIN gate_segments AS s ON tokens.workload = s.workload AND is_asked(s.phase, tokens.phase)
     AND position >= s.position_from AND position < s.position_to
     AND prompt_tokens >= s.prompt_from AND prompt_tokens < s.prompt_to
     AND output_tokens >= s.output_from AND output_tokens < s.output_to
-WHERE source IN (SELECT source FROM scales WHERE candidate = $candidate)
 """
 
 _COVERAGE: Final = """
-SELECT segment, count(DISTINCT (source, request)) AS num_requests, count(*) AS num_tokens,
-  count(DISTINCT (source, request)) FILTER (incomplete) AS num_incomplete,
-  min(position), max(position), min(prompt_tokens), max(prompt_tokens), min(output_tokens), max(output_tokens)
-FROM gate_rows
-GROUP BY segment
+SELECT stratum, num_requests, num_tokens, num_incomplete_requests, first_position, last_position,
+  min_prompt_tokens, max_prompt_tokens, min_output_tokens, max_output_tokens
+FROM coverage(gate_rows)
 """
 
 _VECTOR_SUMS: Final = """
-WITH per_request AS (
-  SELECT segment, layer, kv_head, tensor, source, request,
-    coalesce(sum(weight) FILTER (absmax_code IS NOT NULL), 0) AS n,
-    count(*) FILTER (has_nonfinite) AS nonfinite,
-    coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code), 0) AS clipped,
-    coalesce(sum(weight) FILTER (absmax_code > max_in_range_code), 0) AS outside
-  FROM vectors
-    JOIN gate_rows USING (source, "row")
-    JOIN scales USING (source, layer, kv_head, tensor)
-  WHERE candidate = $candidate AND is_quantized
-  GROUP BY ALL
-)
-SELECT segment, layer, kv_head, tensor, count(*) FILTER (n > 0) AS num_requests,
-  sum(nonfinite) AS num_nonfinite, sum(n) AS n, sum(n * n) AS nn,
-  count(*) FILTER (clipped > 0) AS clipped_k, sum(clipped) AS clipped_x,
-  sum(clipped * clipped) AS clipped_xx, sum(clipped * n) AS clipped_xn,
-  max(clipped / nullif(n, 0)) AS clipped_max,
-  count(*) FILTER (outside > 0) AS outside_k, sum(outside) AS outside_x,
-  sum(outside * outside) AS outside_xx, sum(outside * n) AS outside_xn,
-  max(outside / nullif(n, 0)) AS outside_max
-FROM per_request
-GROUP BY segment, layer, kv_head, tensor
+SELECT stratum AS segment, layer, kv_head, tensor, num_nonfinite, clipped.requests AS num_requests,
+  clipped.n, clipped.nn, clipped.affected AS clipped_k, clipped.x AS clipped_x, clipped.xx AS clipped_xx,
+  clipped.xn AS clipped_xn, clipped.worst AS clipped_max, outside.affected AS outside_k,
+  outside.x AS outside_x, outside.xx AS outside_xx, outside.xn AS outside_xn, outside.worst AS outside_max
+FROM head_request_sums(gate_rows)
+WHERE candidate = $candidate
 ORDER BY segment, layer, kv_head, tensor
 """
 
 _VALUE_SUMS: Final = """
-SELECT segment, layer, kv_head, tensor,
-  sum(weight * num_values) AS num_values, sum(weight * num_out_of_range) AS num_out_of_range,
-  sum(weight * num_clipped) AS num_clipped, sum(weight * sum_sq_signal) AS sum_sq_signal,
-  sum(weight * sum_sq_error) AS sum_sq_error,
-  sum(weight * sum_sq_clip_error) AS sum_sq_clip_error
-FROM cells
-  JOIN sampling USING (source, sampling_id)
-  JOIN scales USING (source, candidate, layer, kv_head, tensor)
-  JOIN gate_segments AS s ON cells.workload = s.workload AND s.whole_octaves
-    AND cells.phase = coalesce(s.phase, cells.phase)
+WITH strata AS (
+  SELECT cells.* REPLACE (segment AS stratum)
+  FROM scaled_cells AS cells JOIN gate_segments AS s ON cells.workload = s.workload AND s.whole_octaves
+    AND is_asked(s.phase, cells.phase)
     AND octave_from(position_octave) >= s.position_from AND octave_to(position_octave) < s.position_to
-WHERE candidate = $candidate AND is_quantized
-GROUP BY segment, layer, kv_head, tensor
+  WHERE is_quantized
+)
+SELECT stratum AS segment, layer, kv_head, tensor, COLUMNS('^w_')
+FROM value_sums(strata)
+WHERE candidate = $candidate
 ORDER BY segment, layer, kv_head, tensor
 """
 
 _GROUP_SUMS: Final = """
-SELECT segment, layer, kv_head, tensor, request_group,
-  sum(weight * num_values) AS num_values, sum(weight * num_out_of_range) AS num_out_of_range,
-  sum(weight * num_clipped) AS num_clipped, sum(weight * sum_sq_signal) AS sum_sq_signal,
-  sum(weight * sum_sq_error) AS sum_sq_error,
-  sum(weight * sum_sq_clip_error) AS sum_sq_clip_error
-FROM groups
-  JOIN sampling USING (source, sampling_id)
-  JOIN scales USING (source, candidate, layer, kv_head, tensor)
-  JOIN gate_segments AS s ON groups.workload = s.workload AND s.whole_octaves AND s.any_position
-    AND groups.phase = coalesce(s.phase, groups.phase)
-WHERE candidate = $candidate AND is_quantized
-GROUP BY segment, layer, kv_head, tensor, request_group
-ORDER BY segment, layer, kv_head, tensor, request_group
+WITH strata AS (
+  SELECT groups.* REPLACE ({'segment': segment, 'layer': layer, 'kv_head': kv_head} AS stratum)
+  FROM chosen_groups AS groups
+    SEMI JOIN (FROM scales WHERE is_quantized) USING (source, candidate, layer, kv_head, tensor)
+    JOIN gate_segments AS s ON groups.workload = s.workload AND s.whole_octaves AND s.any_position
+      AND is_asked(s.phase, groups.phase)
+)
+SELECT stratum.segment, stratum.layer, stratum.kv_head, tensor, request_group, COLUMNS('^w_')
+FROM group_sums(strata)
+WHERE candidate = $candidate
+ORDER BY stratum, tensor, request_group
 """
 
 _QUANTIZED_HEADS: Final = """
-SELECT segment, count(DISTINCT (layer, kv_head, tensor))
-FROM scales JOIN (SELECT DISTINCT segment, source FROM gate_rows) AS seen USING (source)
+SELECT stratum, count(DISTINCT (layer, kv_head, tensor))
+FROM scales JOIN (SELECT DISTINCT stratum, source FROM gate_rows) USING (source)
 WHERE candidate = $candidate AND is_quantized
-GROUP BY segment
+GROUP BY stratum
 """
 
 _IS_ONLINE: Final = "SELECT kind = 'online' FROM candidates WHERE candidate = $candidate"
 
 _ANY: Final = (0, 2**62)
 _VALUE_NAMES: Final = (
-    "num_values",
-    "num_out_of_range",
-    "num_clipped",
-    "sum_sq_signal",
-    "sum_sq_error",
-    "sum_sq_clip_error",
+    "w_values",
+    "w_out_of_range",
+    "w_clipped",
+    "w_sq_signal",
+    "w_sq_error",
+    "w_sq_clip_error",
 )
 
 

@@ -14,15 +14,9 @@ if TYPE_CHECKING:
 Head = tuple[int, int, str]
 
 _COUNTS: Final = """
-SELECT layer, kv_head, tensor, source, request, sum(weight) AS n, bool_or(is_quantized) AS is_quantized,
-  bool_or(scale IS NOT NULL) AS can_clip,
-  coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code AND scale IS NOT NULL), 0) AS x
-FROM vectors
-  JOIN rows USING (source, "row")
-  JOIN sampling USING (source, sampling_id)
-  JOIN scales USING (source, layer, kv_head, tensor)
-WHERE candidate = $candidate AND absmax_code IS NOT NULL
-GROUP BY layer, kv_head, tensor, source, request
+SELECT layer, kv_head, tensor, source, request, n, is_quantized, can_clip, clipped AS x
+FROM request_vectors(chosen_tokens)
+WHERE candidate = $candidate AND n > 0
 ORDER BY layer, kv_head, tensor, source, request
 """
 

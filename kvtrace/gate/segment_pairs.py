@@ -32,13 +32,10 @@ EVERY_WORKLOAD: Final = Policy(
 """What is compared apart where no policy names its segments. It decides nothing."""
 
 _COUNTS: Final = """
-SELECT segment, tensor, source, request, sum(weight) AS n,
-  coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code AND scale IS NOT NULL), 0) AS x
-FROM vectors
-  JOIN gate_rows USING (source, "row")
-  JOIN scales USING (source, layer, kv_head, tensor)
-WHERE candidate = $candidate AND absmax_code IS NOT NULL
-GROUP BY segment, tensor, source, request
+SELECT stratum AS segment, tensor, source, request, sum(n) AS n, sum(clipped) AS x
+FROM request_vectors(gate_rows)
+WHERE candidate = $candidate AND n > 0
+GROUP BY ALL
 ORDER BY segment, tensor, source, request
 """
 

@@ -31,17 +31,15 @@ _BEYOND_CALIBRATION: Final = """
 WITH heads AS (
   SELECT layer, kv_head, tensor, calibrated_amax, covered_amax,
     max({'amax': max_abs, 'workload': workload}) AS widest
-  FROM cells JOIN scales USING (source, candidate, layer, kv_head, tensor)
+  FROM scaled_cells
   WHERE candidate = $candidate AND calibrated_amax > 0
   GROUP BY source, layer, kv_head, tensor, calibrated_amax, covered_amax
-), beyond AS (
-  SELECT *, widest.amax / calibrated_amax AS drift
-  FROM heads
-  WHERE widest.amax > calibrated_amax AND widest.amax > covered_amax
 )
 SELECT count(*), (SELECT count(*) FROM heads), max({
-  'drift': drift, 'layer': layer, 'kv_head': kv_head, 'tensor': tensor, 'workload': widest.workload})
-FROM beyond
+  'drift': widest.amax / calibrated_amax, 'layer': layer, 'kv_head': kv_head, 'tensor': tensor,
+  'workload': widest.workload})
+FROM heads
+WHERE widest.amax > calibrated_amax AND widest.amax > covered_amax
 """
 """A maximum grows with the sample, so heads count only where the scale does not cover the live one either."""
 

@@ -16,19 +16,16 @@ if TYPE_CHECKING:
     """Tensor → column → [request group], over all heads."""
 
 _SUMS: Final = """
-SELECT tensor, request_group, sum(weight * num_values) AS num_values,
-  sum(weight * num_clipped) AS num_clipped, sum(weight * sum_sq_signal) AS sum_sq_signal,
-  sum(weight * sum_sq_error) AS sum_sq_error, sum(weight * sum_sq_clip_error) AS sum_sq_clip_error
-FROM groups JOIN sampling USING (source, sampling_id)
+SELECT tensor, request_group, w_values, w_clipped, w_sq_signal, w_sq_error, w_sq_clip_error
+FROM group_sums(chosen_groups)
 WHERE candidate = $candidate
-GROUP BY tensor, request_group
 ORDER BY tensor, request_group
 """
-_COLUMNS: Final = ("num_values", "num_clipped", "sum_sq_signal", "sum_sq_error", "sum_sq_clip_error")
+_COLUMNS: Final = ("w_values", "w_clipped", "w_sq_signal", "w_sq_error", "w_sq_clip_error")
 _RATIOS: Final = {
-    "clipped": ("num_clipped", "num_values"),
-    "clip_error": ("sum_sq_clip_error", "sum_sq_error"),
-    "sqnr": ("sum_sq_signal", "sum_sq_error"),
+    "clipped": ("w_clipped", "w_values"),
+    "clip_error": ("w_sq_clip_error", "w_sq_error"),
+    "sqnr": ("w_sq_signal", "w_sq_error"),
 }
 
 
@@ -67,7 +64,7 @@ def sqnr_change(
     change: float | None = None
     low = high = None
     if sums is not None and rival is not None:
-        errors = rival["sum_sq_error"], sums["sum_sq_error"]
+        errors = rival["w_sq_error"], sums["w_sq_error"]
         if errors[0].shape == errors[1].shape and all(error.sum() > 0 for error in errors):
             change = _decibel(float(errors[0].sum() / errors[1].sum()))
             low, high = (_decibel(end) for end in _ends(*errors, confidence))

@@ -9,7 +9,7 @@ import duckdb
 
 from kvtrace.errors import QueryError
 from kvtrace.query.guard import refuse_unless_select
-from kvtrace.query.library import variables, views_sql
+from kvtrace.query.library import layers_sql, variables_asked
 from kvtrace.query.parameters import check_values
 from kvtrace.runs.open import connect
 
@@ -39,9 +39,9 @@ class Result:
 
 
 def connect_with_views(run: Run) -> duckdb.DuckDBPyConnection:
-    """Return a locked, read-only connection to the run that has the views of `queries/views.sql`."""
+    """Return a locked, read-only connection to the run that has the views and measures of `queries/`."""
     connection = connect(run)
-    connection.execute(views_sql())
+    connection.execute(layers_sql())
     return connection
 
 
@@ -60,8 +60,8 @@ def run_query(
     parameters = parameters or {}
     where = f"query {query.name}"
     _check_known(parameters, set(query.parameters), where)
-    check_values(connection, where, parameters)
-    return _run(connection, query.sql, parameters, sorted(query.parameters), limit)
+    check_values(connection, where, query.parameters, parameters)
+    return _run(connection, query.sql, parameters, limit)
 
 
 def run_query_table(connection: duckdb.DuckDBPyConnection, query: Query) -> pa.Table:
@@ -70,7 +70,7 @@ def run_query_table(connection: duckdb.DuckDBPyConnection, query: Query) -> pa.T
     def fetch() -> pa.Table:
         return connection.sql(query.sql).to_arrow_table()
 
-    return _executed(connection, {}, sorted(query.parameters), fetch)
+    return _executed(connection, query.sql, {}, fetch)
 
 
 def run_sql(
@@ -87,8 +87,8 @@ def run_sql(
     """
     parameters = parameters or {}
     refuse_unless_select(connection, sql)
-    _check_known(parameters, variables(sql), "the SQL")
-    return _run(connection, sql, parameters, sorted(parameters), limit)
+    _check_known(parameters, variables_asked(sql), "the SQL")
+    return _run(connection, sql, parameters, limit)
 
 
 def _check_known(given: Mapping[str, str], known: set[str], where: str) -> None:
@@ -102,7 +102,6 @@ def _run(
     connection: duckdb.DuckDBPyConnection,
     sql: str,
     parameters: Mapping[str, str],
-    names: list[str],
     limit: int | None,
 ) -> Result:
     def fetch() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
@@ -110,7 +109,7 @@ def _run(
         columns = tuple(str(entry[0]) for entry in cursor.description or ())
         return columns, cursor.fetchall() if limit is None else cursor.fetchmany(limit + 1)
 
-    columns, rows = _executed(connection, parameters, names, fetch)
+    columns, rows = _executed(connection, sql, parameters, fetch)
     if limit is not None and len(rows) > limit:
         return Result(columns, rows[:limit], truncated=True)
     return Result(columns, rows)
@@ -118,13 +117,13 @@ def _run(
 
 def _executed(
     connection: duckdb.DuckDBPyConnection,
+    sql: str,
     parameters: Mapping[str, str],
-    names: list[str],
     fetch: Callable[[], _Fetched],
 ) -> _Fetched:
     try:
         # A NULL variable is an absent one: a parameter of the last query must not reach this one.
-        for name in names:
+        for name in sorted(variables_asked(sql)):
             connection.execute(f'SET VARIABLE "{name}" = ?', [parameters.get(name)])
         return fetch()
     except duckdb.Error as error:

@@ -2,7 +2,7 @@
 
 DuckDB itself is locked to the run's files (`kvtrace.runs.open.connect`), but its locks would let a COPY write
 to these. So the statement is parsed, by DuckDB, and every node looked at: only SELECTs, and only table
-functions that make rows out of nothing.
+functions that make rows out of nothing, or measures of `queries/`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 
 from kvtrace.errors import QueryError
+from kvtrace.query.library import table_measures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ def refuse_unless_select(connection: duckdb.DuckDBPyConnection, sql: str) -> Non
             raise QueryError(f"the SQL is refused: {verb} would change something; only SELECT is run")
         if kind == "TABLE_FUNCTION":
             name = str(node.get("function", {}).get("function_name", "")).lower()
-            if name not in _TABLE_FUNCTIONS:
+            if name not in _TABLE_FUNCTIONS | table_measures():
                 raise QueryError(
                     f"the SQL is refused: the table function {name} could reach beyond the run; ask the "
                     "views cells, groups, vectors, tokens, rows, requests, scales, candidates, sampling, …"

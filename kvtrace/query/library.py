@@ -1,7 +1,11 @@
 """The queries that come with kvtrace: SQL files whose header says what they answer.
 
 A header is the block of `--` lines a file starts with: a sentence, `Grain:`, `By hand:`, and the lists
-`Parameters` and `Columns`, each entry a name and what it means.
+`Parameters` and `Columns`. Each entry is a name and what it means; that of a parameter says first what it
+takes (`kvtrace.query.parameters`) and what holds without it:
+
+    --   top        whole number from 1; 10  heads shown per candidate
+    --   candidate  candidate; all           this one alone
 """
 
 from __future__ import annotations
@@ -9,18 +13,28 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 from kvtrace.errors import QueryError
+from kvtrace.query.parameters import Parameter, parameter_kind
 
-VIEWS: Final = "views"
+LAYERS: Final = ("views", "intervals", "measures")
+"""Files that make what every query asks, in this order; they are no queries."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLDERS: Final = (_PACKAGE / "queries", _PACKAGE.parent / "queries")
 """In a wheel, and in a checkout."""
 _ENTRY: Final = re.compile(r"^  (?P<name>[a-z][a-z0-9_]*) {2,}(?P<meaning>\S.*)$")
 _CONTINUED: Final = re.compile(r"^ {5,}(?P<meaning>\S.*)$")
+_TAKEN: Final = re.compile(r"^(?P<kind>\S(?: ?[^ ;])*)(?:; (?P<default>\S(?: ?\S)*))? {2,}(?P<meaning>\S.*)$")
 _VARIABLE: Final = re.compile(r"getvariable\(\s*'([^']+)'\s*\)", re.IGNORECASE)
+_DEFINITION: Final = re.compile(
+    r"^CREATE OR REPLACE (?:VIEW|MACRO) (?P<name>\w+)(?P<body>.*?);$", re.MULTILINE | re.DOTALL
+)
+_TABLE_MACRO: Final = re.compile(r"^CREATE OR REPLACE MACRO (\w+)\([^)]*\) AS TABLE$", re.MULTILINE)
+_COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
+_WORD: Final = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +46,7 @@ class Query:
     sql: str
     title: str
     grain: str
-    parameters: dict[str, str]
+    parameters: dict[str, Parameter]
     columns: dict[str, str]
 
 
@@ -54,46 +68,101 @@ def find_query(name: str) -> Query:
 def all_queries() -> tuple[Query, ...]:
     """Return every query, by name."""
     files = sorted(queries_folder().glob("*.sql"))
-    return tuple(read_query(file) for file in files if file.stem != VIEWS)
+    return tuple(read_query(file) for file in files if file.stem not in LAYERS)
 
 
-def views_sql() -> str:
-    """Return the SQL that makes the views every query starts from."""
-    return (queries_folder() / f"{VIEWS}.sql").read_text(encoding="utf-8")
+@cache
+def layers_sql() -> str:
+    """Return the SQL that makes the views, macros and measures every query asks."""
+    return "".join((queries_folder() / f"{name}.sql").read_text(encoding="utf-8") for name in LAYERS)
+
+
+@cache
+def table_measures() -> frozenset[str]:
+    """Return the names of the measures that give a table, such as value_sums."""
+    return frozenset(_TABLE_MACRO.findall(layers_sql()))
 
 
 def queries_folder() -> Path:
     """Return the folder of the SQL files: the package's own, else the checkout's."""
     for folder in _FOLDERS:
-        if (folder / f"{VIEWS}.sql").is_file():
+        if (folder / f"{LAYERS[0]}.sql").is_file():
             return folder
     raise QueryError(f"{_FOLDERS[0]}: no queries there; this install of kvtrace is incomplete")
 
 
 def read_query(file: Path) -> Query:
-    """Return the query of one SQL file, its header parsed."""
+    """Return the query of one SQL file, its header parsed.
+
+    Raises QueryError: a parameter takes nothing that `kvtrace.query.parameters` knows.
+    """
     sql = file.read_text(encoding="utf-8")
     header = _header(sql)
     title = header[0].strip()
-    grain = next((line.removeprefix("Grain:").strip() for line in header if line.startswith("Grain:")), "")
+    grain = _grain(header)
     return Query(
         name=file.stem,
         path=file,
         sql=sql,
         title=title,
         grain=grain,
-        parameters=_entries(header, "Parameters"),
+        parameters={
+            name: _parameter(f"{file}: parameter {name}", said)
+            for name, said in _entries(header, "Parameters").items()
+        },
         columns=_entries(header, "Columns"),
     )
 
 
 def variables(sql: str) -> set[str]:
-    """Return the names that the SQL reads with getvariable.
+    """Return the names that the SQL itself reads with getvariable.
 
     >>> sorted(variables("SELECT getvariable('top'), getvariable( 'a' )"))
     ['a', 'top']
     """
     return set(_VARIABLE.findall(sql))
+
+
+def variables_asked(sql: str) -> set[str]:
+    """Return the names that the SQL reads, itself or through the views and measures that it asks.
+
+    >>> sorted(variables_asked("SELECT getvariable('top') FROM chosen_requests"))
+    ['source', 'top', 'workload']
+    """
+    found, asked = variables(sql), [sql]
+    seen: set[str] = set()
+    while asked:
+        words = set(_WORD.findall(_COMMENT.sub("", asked.pop()))) & _definitions().keys() - seen
+        seen |= words
+        for word in words:
+            found |= variables(_definitions()[word])
+            asked.append(_definitions()[word])
+    return found
+
+
+@cache
+def _definitions() -> dict[str, str]:
+    """Return name → SQL of every view and macro."""
+    return {match["name"]: match["body"] for match in _DEFINITION.finditer(layers_sql())}
+
+
+def _parameter(where: str, said: str) -> Parameter:
+    taken = _TAKEN.match(said)
+    if taken is None:
+        raise QueryError(f"{where}: expected what it takes, two spaces and what it means, found {said!r}")
+    return Parameter(
+        kind=parameter_kind(where, taken["kind"]),
+        takes=taken["kind"],
+        default=taken["default"],
+        meaning=" ".join(taken["meaning"].split()),
+    )
+
+
+def _grain(header: list[str]) -> str:
+    """Return what a row stands for: from `Grain:` to the next entry or empty line."""
+    begin = next((number for number, line in enumerate(header) if line.startswith("Grain:")), len(header))
+    lines = [line.removeprefix("Grain:").strip() for line in header[begin:]]
+    return " ".join(takewhile(lambda line: line and not line.startswith("By hand:"), lines))
 
 
 def _header(sql: str) -> list[str]:

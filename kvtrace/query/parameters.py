@@ -1,10 +1,21 @@
-"""Check the values of a query's parameters: a name that a run does not hold is an error, no empty table."""
+"""What a query's parameters take, as its header says it; a value that means nothing in a run is an error.
+
+A name that a run does not hold would else give an empty table. What a header can say:
+
+    candidate, quantizing candidate, per-head candidate, trace, workload, layer, KV head    one of the run's
+    k or v                    one of these words; any number of them
+    whole number from 1
+    number from 0, number from 0 to 1
+    ascending whole numbers   such as 512,4096
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kvtrace.errors import QueryError
 from kvtrace.plain_text import plain
@@ -16,62 +27,140 @@ if TYPE_CHECKING:
 
 _OF_THE_RUN: Final = {
     "candidate": "SELECT candidate FROM candidates ORDER BY ordinal",
-    "baseline": "SELECT candidate FROM candidates WHERE status = 'valid' AND kind <> 'bf16' ORDER BY ordinal",
-    "per_head": "SELECT candidate FROM candidates WHERE status = 'valid' AND granularity = 'attn_head' "
-    "ORDER BY ordinal",
-    "source": "SELECT source FROM sampling UNION SELECT source FROM requests ORDER BY source",
+    "quantizing candidate": "SELECT candidate FROM quantizing WHERE status = 'valid' ORDER BY ordinal",
+    "per-head candidate": "SELECT candidate FROM quantizing WHERE status = 'valid' "
+    "AND granularity = 'attn_head' ORDER BY ordinal",
+    "trace": "SELECT source FROM sampling UNION SELECT source FROM requests ORDER BY source",
     "workload": "SELECT DISTINCT workload FROM requests ORDER BY workload",
     "layer": "SELECT DISTINCT layer FROM scales ORDER BY layer",
-    "kv_head": "SELECT DISTINCT kv_head FROM scales ORDER BY kv_head",
+    "KV head": "SELECT DISTINCT kv_head FROM scales ORDER BY kv_head",
 }
-"""Parameter → the values that say something of a run."""
-_WORDS: Final = {
-    "tensor": ("k", "v"),
-    "phase": ("prefill", "decode"),
-    "by": ("workload", "prompt", "output"),
-    "intervals": ("true", "false"),
-}
-_LEAST: Final = {"top": 1, "width": 1, "min_requests": 1, "min_tokens": 0}
-"""Whole numbers, and the smallest that means something."""
+"""Kind → the values that say something of a run."""
 _LARGEST: Final = 2**31 - 1
-_MOST: Final = {"limit": 1.0, "margin_db": math.inf}
-"""Numbers from 0, and the largest that means something."""
-_EDGES: Final = ("edges", "prompt_edges", "output_edges")
-CHECKED: Final = frozenset({*_OF_THE_RUN, *_WORDS, *_LEAST, *_MOST, *_EDGES})
-"""Every parameter that a query of the library may have."""
+_WHOLE: Final = re.compile(r"whole number from (\d+)")
+_NUMBER: Final = re.compile(r"number from 0(?: to (\d+))?")
+_EDGES: Final = "ascending whole numbers"
 _LONGEST_LIST: Final = 20
 
 
-def check_values(connection: duckdb.DuckDBPyConnection, where: str, parameters: Mapping[str, str]) -> None:
+class Kind(Protocol):
+    """What a parameter takes."""
+
+    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:
+        """Return what is taken, in words, or None where the value is such a one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a query."""
+
+    kind: Kind
+    takes: str
+    """The kind, as the header says it."""
+    default: str | None
+    """What holds without it, in words; None: its meaning says so."""
+    meaning: str
+
+
+def parameter_kind(where: str, said: str) -> Kind:
+    """Return what a header says that a parameter takes. Raises QueryError: nothing known.
+
+    >>> parameter_kind("x.sql", "whole number from 1")
+    WholeNumber(least=1)
+    >>> parameter_kind("x.sql", "prefill or decode")
+    OneWord(words=('prefill', 'decode'))
+    """
+    if said in _OF_THE_RUN:
+        return OfTheRun(said)
+    if said == _EDGES:
+        return Edges()
+    if whole := _WHOLE.fullmatch(said):
+        return WholeNumber(int(whole[1]))
+    if number := _NUMBER.fullmatch(said):
+        return Number(float(number[1] or math.inf))
+    words = tuple(said.split(" or "))
+    if len(words) > 1 and all(word.isidentifier() for word in words):
+        return OneWord(words)
+    known = ", ".join(_OF_THE_RUN)
+    raise QueryError(
+        f"{where} takes {said!r}; expected {known}, {_EDGES}, whole number from N, number from 0 (to N), or "
+        "words such as k or v"
+    )
+
+
+def check_values(
+    connection: duckdb.DuckDBPyConnection,
+    where: str,
+    known: Mapping[str, Parameter],
+    given: Mapping[str, str],
+) -> None:
     """Raise QueryError for a value that a query of the library cannot mean; the text says what it can.
 
-    connection: with the views of queries/views.sql. where: what has the parameters: `query rank_heads`.
+    connection: with the views of `queries/`. where: what has the parameters: `query rank_heads`.
     """
-    for name, value in parameters.items():
-        expected = _expected(connection, name, value)
+    for name, value in given.items():
+        expected = known[name].kind.refusal(connection, value)
         if expected is not None:
             raise QueryError(f"{where}: {name} is {plain(value)!r}; expected {expected}")
 
 
-def _expected(connection: duckdb.DuckDBPyConnection, name: str, value: str) -> str | None:
-    """Return what the parameter takes, or None where the value is such a one."""
-    if name in _OF_THE_RUN:
-        known = [row[0] for row in connection.execute(_OF_THE_RUN[name]).fetchall()]
-        given = int(value) if name in ("layer", "kv_head") and _is_whole(value) else value
+@dataclass(frozen=True, slots=True)
+class OfTheRun:
+    """A name or number that the run holds."""
+
+    what: str
+
+    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:
+        """Return the values there are, unless `value` is one."""
+        known = [row[0] for row in connection.execute(_OF_THE_RUN[self.what]).fetchall()]
+        given = int(value) if self.what in ("layer", "KV head") and _is_whole(value) else value
         return None if given in known else _one_of(known)
-    if name in _WORDS:
+
+
+@dataclass(frozen=True, slots=True)
+class OneWord:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:  # noqa: ARG002
+        """Return the words, unless `value` is one."""
         # Python writes its truth values with a capital.
-        given = value.lower() if name == "intervals" else value
-        return None if given in _WORDS[name] else " or ".join(_WORDS[name])
-    if name in _LEAST:
-        least = _LEAST[name]
-        fits = _is_whole(value) and least <= int(value) <= _LARGEST
-        return None if fits else f"a whole number from {least} on"
-    if name in _EDGES:
-        return None if _are_edges(value.split(",")) else "ascending whole numbers, such as 512,4096"
-    most = _MOST[name]
-    up_to = f"from 0 to {most:g}" if math.isfinite(most) else "from 0 on"
-    return None if _is_between(value, most) else f"a number {up_to}"
+        given = value.lower() if "true" in self.words else value
+        return None if given in self.words else " or ".join(self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """A whole number, and the smallest that means something."""
+
+    least: int
+
+    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:  # noqa: ARG002
+        """Return the range, unless `value` lies in it."""
+        fits = _is_whole(value) and self.least <= int(value) <= _LARGEST
+        return None if fits else f"a whole number from {self.least} on"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number from 0, and the largest that means something."""
+
+    most: float
+
+    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:  # noqa: ARG002
+        """Return the range, unless `value` lies in it."""
+        up_to = f"from 0 to {self.most:g}" if math.isfinite(self.most) else "from 0 on"
+        return None if _is_between(value, self.most) else f"a number {up_to}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Whole numbers where classes end."""
+
+    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:  # noqa: ARG002
+        """Return an example, unless `value` is such numbers."""
+        return None if _are_edges(value.split(",")) else f"{_EDGES}, such as 512,4096"
 
 
 def _one_of(known: Sequence[Any]) -> str:

@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 DEFAULT_TOP: Final = 5
 _MEASURED: Final = tuple(field.name for field in fields(Measured))
-_DETAILS: Final = (
-    "SELECT candidate, artifact, artifact_sha256, note, "
-    "rounding_floor_db(format, engine) AS rounding_floor_db FROM candidates"
-)
+_DETAILS: Final = "SELECT candidate, artifact, artifact_sha256, note, rounding_floor_db FROM candidates"
 _SAMPLING: Final = (
     "SELECT source, sampling_id, position_stride, request_fraction FROM sampling "
     "WHERE request_fraction > 0 ORDER BY ALL"  # 0: capture was switched off

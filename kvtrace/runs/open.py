@@ -33,6 +33,7 @@ _SQL_TYPES: Final = {
     "float32": "FLOAT",
     "float64": "DOUBLE",
     "bool_": "BOOLEAN",
+    "list_int32": "INTEGER[]",
 }
 
 
@@ -73,8 +74,9 @@ def open_run(path: Path | str) -> Run:
 def connect(run: Run) -> duckdb.DuckDBPyConnection:
     """Return a connection with one view per file, named like the file (`FROM 'cells.parquet'`).
 
-    In a run of an earlier minor version, a table that it does not have is empty and a column is NULL.
-    It can read the run's files and reach no other file, no network and no extension; its settings are locked.
+    In a run of an earlier minor version, a table that it does not have is empty and a column is NULL; one
+    that had another type there is made one of today's. It can read the run's files and reach no other file,
+    no network and no extension; its settings are locked.
     Raises IntegrityError: a Parquet file is damaged or lacks a column.
     """
     connection = duckdb.connect(":memory:", config=_SETTINGS)
@@ -84,6 +86,8 @@ def connect(run: Run) -> duckdb.DuckDBPyConnection:
     # DuckDB checks a path twice: as the pattern it was given, and as the file that it found.
     allowed = ", ".join(_literal(form) for path in paths for form in {path, _glob_escaped(path)})
     connection.execute("SET enable_progress_bar = false")
+    # Views stand on views: each of them would read the end of its files again.
+    connection.execute("SET parquet_metadata_cache = true")
     connection.execute(f"SET allowed_paths = [{allowed}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -148,12 +152,7 @@ def _create_view(connection: duckdb.DuckDBPyConnection, run: Run, table: Table) 
     file = (run.path / table.file_name).resolve()
     # A directory called layer=3 must not become a column, so no Hive partitions.
     source = f"read_parquet({_literal(_glob_escaped(str(file)))}, hive_partitioning = false)"
-    names = ", ".join(
-        f'"{one.name}"'
-        if run.holds(table) and run.holds(one)
-        else f'NULL::{_SQL_TYPES[one.type_name]} "{one.name}"'
-        for one in table.columns
-    )
+    names = ", ".join(f'{_value(run, table, one)} AS "{one.name}"' for one in table.columns)
     origin = f"FROM {source}" if run.holds(table) else "WHERE false"
     try:
         connection.execute(f'CREATE VIEW "{table.file_name}" AS SELECT {names} {origin}')
@@ -163,6 +162,12 @@ def _create_view(connection: duckdb.DuckDBPyConnection, run: Run, table: Table) 
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
         raise IntegrityError(f"{file}: damaged: {reason}. Run kvtrace replay again") from error
+
+
+def _value(run: Run, table: Table, column: Column) -> str:
+    if not (run.holds(table) and run.holds(column)):
+        return f"NULL::{_SQL_TYPES[column.type_name]}"
+    return column.earlier if run.minor_version < column.retyped else f'"{column.name}"'
 
 
 def _literal(text: str) -> str:

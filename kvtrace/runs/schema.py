@@ -34,6 +34,22 @@ SAMPLING: Final = Table(
     ),
 )
 
+LAYERS: Final = Table(
+    "layers",
+    "source × captured layer",
+    (
+        _SOURCE,
+        _LAYER,
+        Column("dtype", "string", "of the captured K and V: bfloat16, float16 or float32"),
+        Column("backend", "string", "attention backend, by the engine's own name"),
+        Column("kv_cache_dtype", "string", "as the engine resolved it; auto: that of the model, no FP8"),
+        Column("num_kv_heads", "int32", "KV heads captured, over all ranks"),
+        Column("head_dim_k", "int32", "values of one K vector"),
+        Column("head_dim_v", "int32", "values of one V vector"),
+    ),
+    since=2,
+)
+
 REQUESTS: Final = Table(
     "requests",
     "source × request",
@@ -109,6 +125,13 @@ CANDIDATES: Final = Table(
             "note",
             "string",
             "what a reader must know, such as names that matched nothing; NULL where none",
+        ),
+        Column(
+            "rounding_floor_db",
+            "float64",
+            "SQNR in dB that rounding alone leaves, for mantissas whose logarithm is uniform; NULL where "
+            "nothing is rounded to a float format (bf16, int8)",
+            since=2,
         ),
     ),
 )
@@ -248,7 +271,13 @@ FINDINGS: Final = Table(
         Column("severity", "string", "error, warning or note"),
         Column("message", "string", "what is the case"),
         Column("action", "string", "what to do about it"),
-        Column("layers", "string", "layers concerned, such as 3,7; NULL: the artifact as a whole"),
+        Column(
+            "layers",
+            "list_int32",
+            "layers concerned; NULL: the artifact as a whole",
+            retyped=2,
+            earlier="string_split(layers, ',')::INTEGER[]",
+        ),
         Column("evidence", "string", "JSON object of the numbers that settle it; names carry the unit"),
     ),
 )
@@ -278,6 +307,7 @@ SWEEP: Final = Table(
 
 TABLES: Final = (
     SAMPLING,
+    LAYERS,
     REQUESTS,
     ROWS,
     CANDIDATES,

@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RUN_SCHEMA_VERSION: Final = "1.2"
-"""Minor versions add tables and columns. 1.1: groups, magnitudes, calibrated_amax. 1.2: reason_id."""
+"""Minor versions add tables and columns. 1.1: groups, magnitudes, calibrated_amax. 1.2: layers,
+rounding_floor_db, reason_id; the layers of a finding are a list."""
 
-ArrowType = Literal["string", "int32", "int64", "float32", "float64", "bool_"]
+ArrowType = Literal["string", "int32", "int64", "float32", "float64", "bool_", "list_int32"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,17 @@ class Column:
     meaning: str
     since: int = 0
     """Minor schema version that brought it; NULL in a run of an earlier one."""
+    retyped: int = 0
+    """Minor schema version that gave it its type."""
+    earlier: str = ""
+    """SQL that makes a value of that type from one of an earlier version."""
 
     @property
     def type(self) -> Any:
         """Return the Arrow type. Imports pyarrow, which reading a run does without."""
         import pyarrow as pa
 
-        return getattr(pa, self.type_name)()
+        return pa.list_(pa.int32()) if self.type_name == "list_int32" else getattr(pa, self.type_name)()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from kvtrace.runs.schema import (
     CELLS,
     FINDINGS,
     GROUPS,
+    LAYERS,
     MAGNITUDES,
     REQUESTS,
     ROWS,
@@ -45,7 +46,7 @@ from kvtrace.trace.format import seal
 if TYPE_CHECKING:
     from kvtrace.runs.table import Table
 
-LAYERS, HEADS, NUM_CANDIDATES, NUM_CELLS, NUM_ROWS = 80, 8, 64, 61, 2000
+NUM_LAYERS, HEADS, NUM_CANDIDATES, NUM_CELLS, NUM_ROWS = 80, 8, 64, 61, 2000
 WORKLOADS = ("chat", "code", "language", "retrieval", "tools")
 PHASES = ("prefill", "decode")
 WITH_PANDAS = """
@@ -101,7 +102,7 @@ def make_run(run: Path) -> None:
     """Write the run. Counts are drawn at random, seeded; the strata of rows and cells are not matched."""
     run.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    heads = grid(LAYERS, HEADS, 2)
+    heads = grid(NUM_LAYERS, HEADS, 2)
     write(run, SAMPLING, {"sampling_id": [0], "position_stride": [16], "request_fraction": [1.0]})
     names = [f"candidate-{number:02d}" for number in range(NUM_CANDIDATES)]
     write(
@@ -161,6 +162,7 @@ def make_run(run: Path) -> None:
     )
     write_cells(run, names, heads, rng)
     write(run, FINDINGS, {"id": []})
+    write(run, LAYERS, {"layer": range(NUM_LAYERS), "dtype": ["bfloat16"] * NUM_LAYERS})
     write(run, SWEEP, {"engine": []})
     write(run, GROUPS, {"request_group": []})
     write(run, MAGNITUDES, {"magnitude": []})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from support.fabricate_run import fabricate_run, read_tables
 from support.run_cli import kvtrace
 
 from kvtrace.errors import QueryError
-from kvtrace.query import all_queries, connect_with_views, find_query, run_query
-from kvtrace.query.parameters import CHECKED
+from kvtrace.query import connect_with_views, find_query, run_query
+from kvtrace.query.library import read_query
+from kvtrace.query.parameters import Edges, Number, OfTheRun, OneWord, WholeNumber
 from kvtrace.runs.open import Run, open_run
 
 SMALL = Path(__file__).parents[1] / "queries" / "input"
@@ -22,8 +24,62 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(fabricate_run(tmp_path_factory.mktemp("runs") / "small.run", read_tables(SMALL)))
 
 
-def test_every_parameter_of_the_library_is_checked() -> None:
-    assert {name for query in all_queries() for name in query.parameters} == CHECKED
+HEADER = """-- What is asked.
+-- Grain: one row.
+--
+-- Parameters
+--   top        whole number from 1; 10  heads shown per candidate,
+--                                       tensor and ranking
+--   limit      number from 0 to 1; 0.5  share that is too much; 1 is all
+--   margin_db  number from 0            loss that counts, dB
+--   by         chat or code; chat       one of them
+--   edges      ascending whole numbers  where classes end
+--   per_head   per-head candidate; the first  what is compared with
+--   kv_head    KV head; all             this one alone
+--
+-- Columns
+--   one  a number
+SELECT 1 AS one
+"""
+
+
+def test_a_header_says_what_a_parameter_takes_its_default_and_its_meaning(tmp_path: Path) -> None:
+    file = tmp_path / "asked.sql"
+    file.write_text(HEADER)
+    found = read_query(file).parameters
+    assert {name: one.kind for name, one in found.items()} == {
+        "top": WholeNumber(1),
+        "limit": Number(1.0),
+        "margin_db": Number(math.inf),
+        "by": OneWord(("chat", "code")),
+        "edges": Edges(),
+        "per_head": OfTheRun("per-head candidate"),
+        "kv_head": OfTheRun("KV head"),
+    }
+    assert found["top"].default == "10"
+    assert found["top"].meaning == "heads shown per candidate, tensor and ranking"
+    assert found["limit"].meaning == "share that is too much; 1 is all"
+    assert found["margin_db"].default is None
+    assert found["per_head"].default == "the first"
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ("top  heads shown", "expected what it takes, two spaces and what it means, found 'heads shown'"),
+        ("top  whole number; 10  heads shown", "takes 'whole number'; expected candidate, "),
+        ("top  some head; 10  heads shown", "takes 'some head'; expected candidate, "),
+    ],
+)
+def test_a_header_that_says_of_a_parameter_nothing_known_is_named_with_what_it_may_say(
+    tmp_path: Path, said: str, wrong: str
+) -> None:
+    file = tmp_path / "asked.sql"
+    file.write_text(f"-- What is asked.\n--\n-- Parameters\n--   {said}\nSELECT 1\n")
+    with pytest.raises(QueryError) as caught:
+        read_query(file)
+    assert str(caught.value).startswith(f"{file}: parameter top")
+    assert wrong in str(caught.value)
 
 
 @pytest.mark.parametrize(

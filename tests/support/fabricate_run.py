@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvtrace.numerics.rounding_floor import rounding_floor_db
 from kvtrace.runs.checksums import table_checksums
 from kvtrace.runs.record import RunRecord, SourceRecord
 from kvtrace.runs.schema import RUN_FILE, TABLES
@@ -41,7 +42,7 @@ def write_record(path: Path, record: RunRecord) -> None:
 
 def write_table(path: Path, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     columns = {
-        column.name: pa.array([row.get(column.name, _neutral(column)) for row in rows], column.type)
+        column.name: pa.array([row.get(column.name, _neutral(column, row)) for row in rows], column.type)
         for column in table.columns
     }
     pq.write_table(pa.table(columns, schema=table.arrow_schema), path / table.file_name)
@@ -103,10 +104,12 @@ def _parsed(text: str, kind: pa.DataType) -> Any:
     return float(text) if pa.types.is_floating(kind) else text
 
 
-def _neutral(column: Column) -> Any:
+def _neutral(column: Column, row: Mapping[str, Any]) -> Any:
     kind = column.type
     if column.name in ("calibrated_max_length", "calibrated_amax"):
         return None
+    if column.name == "rounding_floor_db":
+        return rounding_floor_db(row.get("engine"), row.get("format"))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return 0
     return False if pa.types.is_boolean(kind) else None

@@ -69,6 +69,7 @@ def large_run(path: Path) -> Path:
 def _small_tables(prompt: Any, request: Any, position: Any, octave: Any, phase: Any) -> dict[str, Any]:
     return {
         "sampling": [{"source": "day", "sampling_id": 0, "position_stride": 16, "request_fraction": 1.0}],
+        "layers": [{"source": "day", "layer": layer, "dtype": "bfloat16"} for layer in range(LAYERS)],
         "requests": [
             {
                 "source": "day",

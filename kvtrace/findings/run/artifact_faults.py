@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from kvtrace.findings.rule import AnyRule
     from kvtrace.findings.run.case import Case, Row, Subject
 
-_FINDINGS: Final = """
-SELECT source, candidate, id, severity, message, action, layers, evidence
-FROM findings JOIN candidates USING (candidate)
-WHERE candidate = $candidate
-ORDER BY source, findings.ordinal
-"""
 _EVIDENCE: Final = """
 SELECT source, id, severity, message, layers, evidence
 FROM findings
@@ -79,7 +73,7 @@ def _stored(case: Case, subject: Subject) -> list[Row]:
     """Return what the audit found, less what the run itself knows better: what it loaded, and why not."""
     return [
         row
-        for row in case.rows(bound(_FINDINGS, candidate=subject.name))
+        for row in case.stored_findings(subject.name)
         if _rule_of(case, row).in_run == "passed on"
         and not (subject.reason_id == "per-head-refused" and _is_of_the_backend_alone(row))
     ]
@@ -121,7 +115,7 @@ def _repeated(case: Case, subject: Subject, row: Row) -> Finding:
         action=row["action"],
         evidence=(evidence,),
         sql=bound(_EVIDENCE, candidate=subject.name, id=row["id"]),
-        layers=tuple(int(layer) for layer in (row["layers"] or "").split(",") if layer),
+        layers=tuple(row["layers"] or ()),
         command=command,
         remedy=remedy,
     )

@@ -25,63 +25,44 @@ _PARAMETER: Final = re.compile(r"\$([a-z_]+)")
 _CANDIDATES: Final = """
 SELECT candidate, ordinal, kind, status, reason, reason_id, hypothetical, engine, format,
   granularity, artifact,
-  pow(10, -rounding_floor_db(format, engine) / 10) AS floor
+  pow(10, -rounding_floor_db / 10) AS floor
 FROM candidates
 ORDER BY ordinal
 """
 _IN_EFFECT: Final = """
-SELECT c.candidate,
-  bool_and(e.scale IS NOT DISTINCT FROM c.scale
-    OR abs(c.scale / e.scale - 1) <= 0.004) AS is_same
-FROM scales AS c
+SELECT candidate,
+  bool_and(effective_scale IS NOT DISTINCT FROM scale
+    OR is_same_scale(scale, effective_scale)) AS is_same
+FROM scales
   JOIN candidates USING (candidate)
-  JOIN scales AS e USING (source, layer, kv_head, tensor)
-  JOIN candidates AS d ON d.candidate = e.candidate
-WHERE candidates.kind = 'artifact' AND d.kind = 'effective'
-GROUP BY c.candidate
-ORDER BY c.candidate
+  JOIN effective_scales USING (source, layer, kv_head, tensor)
+WHERE kind = 'artifact'
+GROUP BY candidate
+ORDER BY candidate
 """
 _HEADS: Final = """
-WITH covered AS (
-  SELECT candidate, tensor, layer, kv_head, min(covered_amax) AS covered_amax
-  FROM scales
-  WHERE scale IS NOT NULL
-  GROUP BY candidate, tensor, layer, kv_head
-)
-SELECT candidate, tensor, layer, kv_head,
-  any_value(covered_amax) AS covered_amax,
-  max(max_abs) AS max_abs,
-  sum(weight * num_flushed) / nullif(sum(weight * num_values), 0)
-    AS flushed_frac,
-  sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_signal), 0)
-    AS clip_error,
-  sum(weight * (sum_sq_error - sum_sq_clip_error))
-    / nullif(sum(weight * sum_sq_signal), 0) AS other_error
-FROM cells
-  JOIN sampling USING (source, sampling_id)
-  JOIN covered USING (candidate, tensor, layer, kv_head)
-GROUP BY candidate, tensor, layer, kv_head
+SELECT candidate, tensor, layer, kv_head, covered_amax, max_abs, flushed_frac,
+  share(w_sq_clip_error, w_sq_signal) AS clip_error,
+  share(w_sq_other_error, w_sq_signal) AS other_error
+FROM value_sums(chosen_cells)
+  JOIN covered_heads USING (candidate, tensor, layer, kv_head)
+WHERE scale IS NOT NULL
 ORDER BY candidate, tensor, layer, kv_head
 """
 _CLIPPING_STRATA: Final = """
-WITH strata AS (
-  SELECT candidate, tensor, layer, kv_head, workload, phase, position_octave,
-    sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_signal), 0)
-      AS clip_error
-  FROM cells JOIN sampling USING (source, sampling_id)
-  GROUP BY GROUPING SETS (
-    (candidate, tensor, layer, kv_head),
-    (candidate, tensor, layer, kv_head, workload),
-    (candidate, tensor, layer, kv_head, phase),
-    (candidate, tensor, layer, kv_head, position_octave)
-  )
-)
 SELECT candidate, tensor, layer, kv_head, workload, phase, position_octave,
-  clip_error,
+  share(sum(weight * sum_sq_clip_error), sum(weight * sum_sq_signal))
+    AS clip_error,
   avg(clip_error) OVER (
     PARTITION BY candidate, tensor, workload, phase, position_octave
   ) AS mean_clip_error
-FROM strata
+FROM chosen_cells
+GROUP BY GROUPING SETS (
+  (candidate, tensor, layer, kv_head),
+  (candidate, tensor, layer, kv_head, workload),
+  (candidate, tensor, layer, kv_head, phase),
+  (candidate, tensor, layer, kv_head, position_octave)
+)
 QUALIFY clip_error > $least
 ORDER BY ALL
 """
@@ -91,6 +72,12 @@ SELECT workload, phase, position_octave,
 FROM tokens
 GROUP BY GROUPING SETS ((), (workload), (phase), (position_octave))
 ORDER BY ALL
+"""
+_FINDINGS: Final = """
+SELECT source, candidate, id, severity, message, action, layers, evidence
+FROM findings
+WHERE candidate = $candidate
+ORDER BY source, ordinal
 """
 
 
@@ -199,6 +186,10 @@ class Case:
         """
         found = self._by_candidate("strata", lambda: bound(_CLIPPING_STRATA, least=least))
         return found.get(candidate, [])
+
+    def stored_findings(self, candidate: str) -> list[Row]:
+        """Return what the audit of a candidate's artifact found when the run was made, by source."""
+        return self.once("findings", candidate, lambda: self.rows(bound(_FINDINGS, candidate=candidate)))
 
     def _by_candidate(self, what: str, sql: Callable[[], str]) -> dict[str, list[Row]]:
         # All candidates at once: a run of many would otherwise be read once for each.

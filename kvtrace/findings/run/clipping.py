@@ -38,30 +38,19 @@ _MIN_REQUESTS_IN_OCTAVE: Final = 5
 _FEW_LAYERS: Final = 0.2
 
 _EVIDENCE: Final = """
-SELECT layer, kv_head, sum(num_values)::BIGINT AS num_values,
-  sum(num_clipped)::BIGINT AS num_clipped,
-  sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_signal), 0)
-    AS clip_error_of_signal,
-  sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_error), 0)
-    AS clip_error_frac,
-  max(max_abs) AS max_abs, min(covered_amax) AS covered_amax
-FROM cells
-  JOIN sampling USING (source, sampling_id)
-  JOIN scales USING (source, candidate, layer, kv_head, tensor)
-WHERE candidate = $candidate AND tensor = $tensor
-GROUP BY layer, kv_head
-HAVING sum(num_clipped) > 0
+SELECT layer, kv_head, num_values, num_clipped,
+  share(w_sq_clip_error, w_sq_signal) AS clip_error_of_signal,
+  clip_error_frac, max_abs, covered_amax
+FROM value_sums(chosen_cells)
+  JOIN covered_heads USING (candidate, tensor, layer, kv_head)
+WHERE candidate = $candidate AND tensor = $tensor AND num_clipped > 0
 ORDER BY clip_error_of_signal DESC, layer, kv_head
 """
 _REQUESTS: Final = """
-SELECT source, request, sum(weight) AS n,
-  coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code), 0) AS x
-FROM vectors
-  JOIN tokens USING (source, "row")
-  JOIN scales USING (source, layer, kv_head, tensor)
+SELECT source, request, n, clipped AS x
+FROM request_vectors(chosen_tokens)
 WHERE candidate = $candidate AND tensor = $tensor
-  AND layer = $layer AND kv_head = $kv_head AND absmax_code IS NOT NULL
-GROUP BY source, request
+  AND layer = $layer AND kv_head = $kv_head AND n > 0
 ORDER BY source, request
 """
 _SHOWN: Final = 10

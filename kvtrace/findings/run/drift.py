@@ -31,36 +31,27 @@ _MOST_HEADS: Final = 64
 """Worst heads looked at per tensor: more do not change where the clipping is."""
 
 _UNITS: Final = """
-SELECT layer, kv_head, source, request, workload, position_octave,
-  CASE WHEN generation_step IS NULL THEN -1
-    ELSE floor(log2(generation_step + 1)) END::INTEGER AS step_octave,
-  sum(weight) AS n,
-  coalesce(sum(weight) FILTER (absmax_code > max_unclipped_code), 0) AS x
-FROM vectors
-  JOIN tokens USING (source, "row")
-  JOIN scales USING (source, layer, kv_head, tensor)
+SELECT layer, kv_head, source, request, workload, position_octave, step_octave,
+  sum(weight) AS n, coalesce(sum(weight) FILTER (is_clipped), 0) AS x
+FROM judged_vectors(chosen_tokens)
 WHERE candidate = $candidate AND tensor = $tensor
-  AND (layer, kv_head) IN $heads AND absmax_code IS NOT NULL
+  AND (layer, kv_head) IN $heads AND is_finite
 GROUP BY ALL
 ORDER BY ALL
 """
 _PLACES: Final = {
     "workload": "workload",
     "position": "position_octave, octave_from(position_octave) AS position_from",
-    "output-length": "CASE WHEN generation_step IS NULL THEN -1\n"
-    "    ELSE floor(log2(generation_step + 1)) END::INTEGER AS step_octave",
+    "output-length": "step_octave",
 }
 _EVIDENCE: Final = """
 SELECT tensor, :place,
   count(DISTINCT (source, request)) AS num_requests,
   count(*) AS num_vectors,
-  count(*) FILTER (absmax_code > max_unclipped_code) AS num_vectors_clipped,
-  sum(weight) FILTER (absmax_code > max_unclipped_code) / sum(weight)
-    AS vectors_clipped_frac
-FROM vectors
-  JOIN tokens USING (source, "row")
-  JOIN scales USING (source, layer, kv_head, tensor)
-WHERE candidate = $candidate AND absmax_code IS NOT NULL
+  count(*) FILTER (is_clipped) AS num_vectors_clipped,
+  sum(weight) FILTER (is_clipped) / sum(weight) AS vectors_clipped_frac
+FROM judged_vectors(chosen_tokens)
+WHERE candidate = $candidate AND is_finite
   AND ((tensor = 'k' AND (layer, kv_head) IN $k_heads)
     OR (tensor = 'v' AND (layer, kv_head) IN $v_heads))
 GROUP BY ALL

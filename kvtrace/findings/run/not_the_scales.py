@@ -19,13 +19,9 @@ if TYPE_CHECKING:
     from kvtrace.findings.run.case import Case, Row, Subject
 
 _EVIDENCE: Final = """
-SELECT tensor, sum(num_values)::BIGINT AS num_values,
-  sum(num_clipped)::BIGINT AS num_clipped,
-  sum(num_flushed)::BIGINT AS num_flushed,
-  sqnr_db(sum(weight * sum_sq_signal), sum(weight * sum_sq_error)) AS sqnr_db
-FROM cells JOIN sampling USING (source, sampling_id)
+SELECT tensor, num_values, num_clipped, num_flushed, sqnr_db
+FROM value_totals(chosen_cells)
 WHERE candidate = $candidate
-GROUP BY tensor
 ORDER BY tensor
 """
 _INVISIBLE: Final = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.run.case import bound
+from kvtrace.findings.artifact.per_head_collapsed import RULE as PER_HEAD_COLLAPSED
 from kvtrace.numerics.backends import starts_per_head
 from kvtrace.plain_text import plain
 
@@ -25,10 +25,6 @@ _CACHE_DTYPES: Final = ("bfloat16", "float16")
 alone."""
 _ORIGINAL: Final = "from the original checkpoint, the one without KV scales, and without --kv-cache-dtype"
 """That one declares no FP8, so the default is the model's own dtype."""
-_COLLAPSED: Final = """
-SELECT count(*) AS num_findings FROM findings
-WHERE candidate = $candidate AND id = 'per-head-collapsed'
-"""
 _MOST_NAMED: Final = 3
 
 
@@ -52,7 +48,7 @@ def _is_per_head(case: Case, subject: Subject) -> bool:
     """Return whether the artifact's scales are per head, though they may be applied as their maximum."""
     if subject.granularity == "attn_head":
         return True
-    return bool(case.rows(bound(_COLLAPSED, candidate=subject.name))[0]["num_findings"])
+    return any(row["id"] == PER_HEAD_COLLAPSED.id for row in case.stored_findings(subject.name))
 
 
 def _way(source: SourceRecord, *, per_head: bool) -> str:

@@ -29,16 +29,10 @@ _CLIPPED: Final = 0.25
 """Clip error over all other error, from which a head is not at its floor: 1 dB could be won."""
 
 _EVIDENCE: Final = """
-SELECT tensor, layer, kv_head,
-  sqnr_db(sum(weight * sum_sq_signal), sum(weight * sum_sq_error)) AS sqnr_db,
-  any_value(rounding_floor_db(format, engine)) AS floor_db,
-  sum(weight * sum_sq_clip_error) / nullif(sum(weight * sum_sq_error), 0)
-    AS clip_error_frac
-FROM cells
-  JOIN candidates USING (candidate)
-  JOIN sampling USING (source, sampling_id)
+SELECT tensor, layer, kv_head, sqnr_db, rounding_floor_db AS floor_db,
+  clip_error_frac
+FROM value_sums(chosen_cells) JOIN candidates USING (candidate)
 WHERE candidate = $candidate
-GROUP BY tensor, layer, kv_head
 ORDER BY sqnr_db, layer, kv_head, tensor
 """
 _NAMED: Final = 3

@@ -18,35 +18,27 @@ if TYPE_CHECKING:
 
 _EFFECTIVE: Final = """
 SELECT source, layer, tensor, count(*) AS num_heads,
-  count(*) FILTER (scale = 1) AS num_exactly_one,
-  min(scale) AS min_scale, max(scale) AS max_scale
-FROM scales JOIN candidates USING (candidate)
-WHERE kind = 'effective' AND scale IS NOT NULL
+  count(*) FILTER (effective_scale = 1) AS num_exactly_one,
+  min(effective_scale) AS min_scale, max(effective_scale) AS max_scale
+FROM effective_scales
+WHERE effective_scale IS NOT NULL
 GROUP BY source, layer, tensor
 ORDER BY source, layer, tensor
 """
 _DIFFERENT: Final = """
-SELECT c.source, c.layer, c.tensor, c.kv_head, c.scale AS shipped_scale,
-  e.scale AS effective_scale,
-  e.scale = max(c.scale) OVER (PARTITION BY c.source, c.layer, c.tensor)
+SELECT source, layer, tensor, kv_head, scale AS shipped_scale, effective_scale,
+  effective_scale = max(scale) OVER (PARTITION BY source, layer, tensor)
     AS is_largest_shipped
-FROM scales AS c
-  JOIN scales AS e USING (source, layer, kv_head, tensor)
-  JOIN candidates AS d ON d.candidate = e.candidate
-WHERE c.candidate = $candidate AND d.kind = 'effective'
-  AND c.scale IS NOT NULL AND e.scale IS NOT NULL
-QUALIFY abs(c.scale / e.scale - 1) > 0.004
-ORDER BY c.source, c.layer, c.tensor, c.kv_head
+FROM scales JOIN effective_scales USING (source, layer, kv_head, tensor)
+WHERE candidate = $candidate
+  AND scale IS NOT NULL AND effective_scale IS NOT NULL
+QUALIFY NOT is_same_scale(scale, effective_scale)
+ORDER BY source, layer, tensor, kv_head
 """
 _QUALITY: Final = """
-SELECT candidate,
-  sqnr_db(sum(weight * sum_sq_signal) FILTER (tensor = 'k'),
-    sum(weight * sum_sq_error) FILTER (tensor = 'k')) AS k,
-  sqnr_db(sum(weight * sum_sq_signal) FILTER (tensor = 'v'),
-    sum(weight * sum_sq_error) FILTER (tensor = 'v')) AS v
-FROM cells
-  JOIN candidates USING (candidate)
-  JOIN sampling USING (source, sampling_id)
+SELECT candidate, max(sqnr_db) FILTER (tensor = 'k') AS k,
+  max(sqnr_db) FILTER (tensor = 'v') AS v
+FROM value_totals(chosen_cells) JOIN candidates USING (candidate)
 WHERE candidate = $candidate OR kind = 'effective'
 GROUP BY candidate
 ORDER BY candidate

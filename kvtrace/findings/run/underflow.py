@@ -23,21 +23,14 @@ _WIDE: Final = 16.0
 """Covered over observed amax up to which a scale fits: within it, narrowing it would not help."""
 
 _EVIDENCE: Final = """
-SELECT tensor, layer, kv_head, max(max_abs) AS max_abs,
-  min(covered_amax) AS covered_amax,
-  sum(weight * num_flushed) / nullif(sum(weight * num_values), 0)
-    AS flushed_frac,
-  sqnr_db(sum(weight * sum_sq_signal),
-    greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0))
-    AS unclipped_sqnr_db,
-  any_value(rounding_floor_db(format, engine)) AS floor_db,
-  sum(num_values)::BIGINT AS num_values
-FROM cells
+WITH quantized AS (SELECT * FROM scaled_cells WHERE scale IS NOT NULL)
+SELECT tensor, layer, kv_head, max_abs, covered_amax, flushed_frac,
+  sqnr_db(w_sq_signal, w_sq_other_error) AS unclipped_sqnr_db,
+  rounding_floor_db AS floor_db, num_values
+FROM value_sums(quantized)
+  JOIN covered_heads USING (candidate, tensor, layer, kv_head)
   JOIN candidates USING (candidate)
-  JOIN sampling USING (source, sampling_id)
-  JOIN scales USING (source, candidate, layer, kv_head, tensor)
-WHERE candidate = $candidate AND scale IS NOT NULL
-GROUP BY tensor, layer, kv_head
+WHERE candidate = $candidate
 ORDER BY unclipped_sqnr_db, flushed_frac DESC, layer, kv_head, tensor
 """
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from kvtrace.query import connect_with_views, find_query, run_query_table
 from kvtrace.report.html.axes import PHASES, TENSORS, Axes, floats, index_in
@@ -17,6 +15,7 @@ from kvtrace.report.html.sweep import sweep_arrays
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from kvtrace.report.html.sweep import Sweep
@@ -112,11 +111,9 @@ def chart_data(run: Run, report: Report) -> ChartData:
 
 
 _SCALES: Final = """
-SELECT candidate, layer, kv_head, tensor, kind,
-  min({'covered_amax': covered_amax, 'scale': scale}) AS narrowest
-FROM scales JOIN candidates USING (candidate)
+SELECT candidate, layer, kv_head, tensor, kind, scale, covered_amax
+FROM covered_heads JOIN candidates USING (candidate)
 WHERE scale IS NOT NULL
-GROUP BY candidate, layer, kv_head, tensor, kind
 ORDER BY candidate, layer, kv_head, tensor
 """
 _LENGTHS: Final = "SELECT candidate, calibrated_max_length FROM candidates"
@@ -153,11 +150,7 @@ def _scales(
     shape = (len(axes.candidates), 2, len(axes.heads))
     scale, covered = np.full(shape, np.nan), np.full(shape, np.nan)
     effective = np.full(shape[1:], np.nan)
-    narrowest = (
-        pc.struct_field(table["narrowest"], "scale"),
-        pc.struct_field(table["narrowest"], "covered_amax"),
-    )
-    values, amax = (floats(column) for column in narrowest)
+    values, amax = floats(table["scale"]), floats(table["covered_amax"])
     candidate, tensor, head = (
         index_in(table["candidate"], axes.candidates),
         index_in(table["tensor"], TENSORS),

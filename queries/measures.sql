@@ -1,0 +1,450 @@
+-- What queries ask: rows that the parameters choose, and sums over them.
+-- Grain: see each view and macro.
+-- By hand: cd RUN && duckdb -init .../queries/views.sql \
+--   -cmd ".read .../queries/intervals.sql" \
+--   -cmd ".read .../queries/measures.sql"
+--
+-- A parameter is a variable; one that is not set chooses everything:
+--   SET VARIABLE tensor = 'k';
+-- A measure takes a relation by name, one of the chosen_ views or what a query
+-- makes of it, and sums it by its column stratum:
+--   WITH strata AS (
+--     SELECT * REPLACE (workload AS stratum) FROM chosen_cells
+--   )
+--   SELECT stratum, clipped_frac FROM value_totals(strata);
+-- As they are, the chosen_ views are one stratum, the whole. Sums that w_
+-- precedes weigh each row by what it was sampled from; num_ are plain counts.
+
+-- Whether a value is the one asked for; anything is where none is.
+CREATE OR REPLACE MACRO is_asked(asked, value) AS
+  asked IS NULL OR value = asked;
+CREATE OR REPLACE MACRO is_candidate(candidate) AS
+  is_asked(getvariable('candidate'), candidate);
+CREATE OR REPLACE MACRO is_head(tensor, layer, kv_head) AS
+  is_asked(getvariable('tensor'), tensor)
+  AND is_asked(getvariable('layer')::INTEGER, layer)
+  AND is_asked(getvariable('kv_head')::INTEGER, kv_head);
+CREATE OR REPLACE MACRO is_source(source) AS
+  is_asked(getvariable('source'), source);
+CREATE OR REPLACE MACRO is_traffic(source, workload, phase) AS
+  is_source(source)
+  AND is_asked(getvariable('workload'), workload)
+  AND is_asked(getvariable('phase'), phase);
+
+-- A stratum of a head or of all heads; NULL means all.
+CREATE OR REPLACE MACRO stratum_of(layer, kv_head, workload, phase, octave) AS
+  {
+    'layer': layer, 'kv_head': kv_head, 'workload': workload, 'phase': phase,
+    'octave': octave
+  };
+
+-- The octave n of positions, 2^n to 2^(n+1) - 1; position 0 counts with 1.
+CREATE OR REPLACE MACRO octave_of(place) AS
+  floor(log2(greatest(place, 1)))::INTEGER;
+CREATE OR REPLACE MACRO octave_from(octave) AS
+  CASE WHEN octave = 0 THEN 0 ELSE CAST(pow(2, octave) AS BIGINT) END;
+CREATE OR REPLACE MACRO octave_to(octave) AS
+  CAST(pow(2, octave + 1) AS BIGINT) - 1;
+
+-- A share of sums; NULL where there is nothing to share.
+CREATE OR REPLACE MACRO share(part, whole) AS part / nullif(whole, 0);
+
+-- Signal to quantization noise in dB; NULL where nothing was lost.
+CREATE OR REPLACE MACRO sqnr_db(sum_sq_signal, sum_sq_error) AS
+  10 * log10(nullif(sum_sq_signal, 0) / nullif(sum_sq_error, 0));
+
+-- The magnitude that a code of a layer's dtype stands for.
+CREATE OR REPLACE MACRO float_magnitude(code, mantissa_bits, bias) AS
+  CASE WHEN code < 1 << mantissa_bits
+    THEN code / (1 << mantissa_bits) * pow(2, 1 - bias)
+    ELSE (1 + (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits))
+      * pow(2, (code >> mantissa_bits) - bias) END;
+CREATE OR REPLACE MACRO magnitude(code, dtype) AS
+  CASE dtype WHEN 'bfloat16' THEN float_magnitude(code, 7, 127)
+    WHEN 'float16' THEN float_magnitude(code, 10, 15)
+    WHEN 'float32' THEN float_magnitude(code, 23, 127) END;
+
+-- The logarithm of the number of ways to choose some of a total.
+CREATE OR REPLACE MACRO log_choose(total, chosen) AS
+  lgamma(total + 1) - lgamma(chosen + 1) - lgamma(total - chosen + 1);
+
+-- Whether two scales are the same; an engine may keep them as bf16.
+CREATE OR REPLACE MACRO is_same_scale(scale, other) AS
+  abs(scale / other - 1) <= 0.004;
+
+-- The candidates that quantize.
+CREATE OR REPLACE VIEW quantizing AS
+SELECT candidate, ordinal, kind, status, granularity, rounding_floor_db
+FROM candidates
+WHERE kind <> 'bf16';
+
+-- The requests of the traffic chosen, captured or not.
+CREATE OR REPLACE VIEW chosen_requests AS
+SELECT * FROM requests
+WHERE is_source(source) AND is_asked(getvariable('workload'), workload);
+
+-- One row per (source, sampled request, length): its prompt, its output.
+CREATE OR REPLACE VIEW lengths AS
+SELECT source, request, unnest(['prompt', 'output']) AS length,
+  unnest([prompt_tokens, output_tokens]) AS num_tokens
+FROM requests
+WHERE sampled;
+
+-- Where classes of lengths end, as asked for (512,4096) or else by quantile.
+-- One row each for length prompt and output.
+CREATE OR REPLACE VIEW length_edges AS
+SELECT length, coalesce(
+    string_split(coalesce(
+      getvariable('edges'),
+      if(length = 'prompt', getvariable('prompt_edges'),
+        getvariable('output_edges'))
+    ), ',')::BIGINT[],
+    quantile_disc(num_tokens, [0.25, 0.75, 0.95])
+  ) AS edges
+FROM lengths
+GROUP BY length;
+
+-- The lengths, each with its class.
+--   class_number            0 for the shortest
+--   tokens_from, tokens_to  shortest and longest of its class
+CREATE OR REPLACE VIEW length_classes AS
+SELECT *, min(num_tokens) OVER same AS tokens_from,
+  max(num_tokens) OVER same AS tokens_to
+FROM (
+  SELECT *, list_sum([(num_tokens > edge)::INTEGER FOR edge IN edges])::INTEGER
+    AS class_number
+  FROM lengths JOIN length_edges USING (length)
+)
+WINDOW same AS (PARTITION BY length, class_number);
+
+-- The cells of the traffic chosen, under every candidate, with their weight.
+--   num_rows  captured rows, which the view cells calls num_vectors
+CREATE OR REPLACE VIEW traffic_cells AS
+SELECT cells.* RENAME (num_vectors AS num_rows), weight, 0 AS stratum
+FROM cells JOIN sampling USING (source, sampling_id)
+WHERE is_head(tensor, layer, kv_head) AND is_traffic(source, workload, phase);
+
+-- The same under the candidates chosen.
+CREATE OR REPLACE VIEW chosen_cells AS
+SELECT * FROM traffic_cells WHERE is_candidate(candidate);
+
+-- The same with the scale that each was quantized by.
+CREATE OR REPLACE VIEW scaled_cells AS
+SELECT cells.*, scale, covered_amax, calibrated_amax, is_quantized
+FROM chosen_cells AS cells
+  JOIN scales USING (source, candidate, layer, kv_head, tensor);
+
+-- Sums by group of requests; no rows where the run has none.
+CREATE OR REPLACE VIEW traffic_groups AS
+SELECT groups.*, weight, 0 AS stratum
+FROM groups JOIN sampling USING (source, sampling_id)
+WHERE is_head(tensor, layer, kv_head) AND is_traffic(source, workload, phase);
+CREATE OR REPLACE VIEW chosen_groups AS
+SELECT * FROM traffic_groups WHERE is_candidate(candidate);
+
+-- Magnitudes counted, over all heads.
+CREATE OR REPLACE VIEW chosen_magnitudes AS
+SELECT source, tensor, workload, magnitude, weight * num_values AS w_values
+FROM magnitudes JOIN sampling USING (source, sampling_id)
+WHERE is_source(source) AND is_asked(getvariable('workload'), workload);
+
+-- One row per (source, valid candidate, layer, kv_head, tensor) chosen.
+CREATE OR REPLACE VIEW chosen_scales AS
+SELECT * FROM scales
+WHERE is_candidate(candidate) AND is_head(tensor, layer, kv_head)
+  AND is_source(source);
+
+-- What each head covers, the smallest over sources. One row per (candidate,
+-- tensor, layer, kv_head).
+CREATE OR REPLACE VIEW covered_heads AS
+SELECT candidate, tensor, layer, kv_head,
+  min(covered_amax) AS covered_amax,
+  min(calibrated_amax) AS calibrated_amax, min(scale) AS scale
+FROM chosen_scales
+GROUP BY candidate, tensor, layer, kv_head;
+
+-- What the captured engine used, where its cache was FP8.
+CREATE OR REPLACE VIEW effective_scales AS
+SELECT source, layer, kv_head, tensor, scale AS effective_scale
+FROM scales JOIN candidates USING (candidate)
+WHERE kind = 'effective';
+
+-- One row per candidate that quantizes some layers and leaves others.
+--   layers  list of those it leaves, in every head
+CREATE OR REPLACE VIEW layers_left_out AS
+SELECT candidate, list(layer ORDER BY layer) FILTER (is_left) AS layers
+FROM (
+  SELECT candidate, layer, bool_and(NOT is_quantized) AS is_left
+  FROM scales
+  GROUP BY candidate, layer
+)
+GROUP BY candidate
+HAVING NOT bool_and(is_left);
+
+-- One row per (source, valid candidate): the traces that it exists in.
+CREATE OR REPLACE VIEW candidate_sources AS
+SELECT DISTINCT source, candidate FROM scales;
+
+-- One row per captured token, with its request and its weight.
+--   generation_step  0 for the first generated token; NULL in the prompt
+--   step_octave      n: generated tokens 2^n to 2^(n+1) - 1, counted from 1;
+--                    -1 in the prompt
+--   incomplete       whether its request was not captured in full
+CREATE OR REPLACE VIEW tokens AS
+SELECT rows.*,
+  CASE WHEN phase = 'decode' THEN position - prompt_tokens END
+    AS generation_step,
+  coalesce(floor(log2(generation_step + 1)), -1)::INTEGER AS step_octave,
+  workload, prompt_tokens, output_tokens, incomplete, weight
+FROM rows
+  JOIN sampling USING (source, sampling_id)
+  JOIN requests USING (source, request);
+
+-- The tokens of the traffic chosen.
+CREATE OR REPLACE VIEW chosen_tokens AS
+SELECT *, 0 AS stratum FROM tokens
+WHERE is_traffic(source, workload, phase);
+
+-- One row per vector (one token's values of one head) of the heads chosen.
+CREATE OR REPLACE VIEW chosen_vectors AS
+SELECT * FROM vectors
+WHERE is_head(tensor, layer, kv_head) AND is_source(source);
+
+-- One row per (source, layer, kv_head, tensor): the largest code that every
+-- candidate chosen covers. Codes up to it need not be told apart, which keeps
+-- counts by code small.
+CREATE OR REPLACE VIEW in_range_codes AS
+SELECT source, layer, kv_head, tensor, min(max_in_range_code) AS max_code
+FROM chosen_scales
+GROUP BY source, layer, kv_head, tensor;
+
+-- One row per (source, row, layer, kv_head, tensor, candidate) with a value
+-- out of range.
+--   is_clipped  whether one is clipped
+CREATE OR REPLACE VIEW vectors_out_of_range AS
+SELECT source, "row", layer, kv_head, tensor, candidate,
+  absmax_code > max_unclipped_code AS is_clipped
+FROM chosen_vectors
+  JOIN in_range_codes USING (source, layer, kv_head, tensor)
+  JOIN chosen_scales USING (source, layer, kv_head, tensor)
+WHERE absmax_code > max_code  -- few are, so that few meet every candidate
+  AND absmax_code > max_in_range_code;
+
+-- Values counted and their errors summed, head by head. One row per
+-- (candidate, tensor, layer, kv_head, stratum).
+--   strata            like chosen_cells: of its num_x columns num_x is the sum
+--                     and w_x the weighted one, of its sum_x columns w_x is
+--   w_sq_other_error  squared error of values that are not clipped
+--   *_frac            shares, 0 to 1
+CREATE OR REPLACE MACRO value_sums(strata) AS TABLE
+SELECT *,
+  share(COLUMNS('^w_(out_of_range|clipped|flushed)$'), w_values) AS "\1_frac",
+  share(w_sq_clip_error, w_sq_error) AS clip_error_frac,
+  sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db
+FROM (
+  SELECT candidate, tensor, layer, kv_head, stratum,
+    sum(COLUMNS('^num_'))::BIGINT AS "\0",
+    sum(weight * COLUMNS('^num_(.*)')) AS "w_\1",
+    sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1",
+    -- Summed in different orders: what is left may lie just below 0.
+    greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0)
+      AS w_sq_other_error,
+    max(max_abs) AS max_abs
+  FROM query_table(strata)
+  GROUP BY ALL
+);
+
+-- The same over all heads. One row per (candidate, tensor, stratum).
+--   num_heads               (layer, kv_head) pairs measured
+--   num_heads_out_of_range  heads with a value out of range
+--   num_heads_clipped       heads with a clipped value
+--   worst_layer             layer of the head with the highest share of values
+--                           clipped, then out of range; NULL: all in range
+--   worst_kv_head           its KV head
+--   worst_clipped_frac      its share of values clipped
+--   worst_sqnr_db           of the head with the lowest
+CREATE OR REPLACE MACRO value_totals(strata) AS TABLE
+SELECT *,
+  share(COLUMNS('^w_(out_of_range|clipped|flushed)$'), w_values) AS "\1_frac",
+  share(w_sq_clip_error, w_sq_error) AS clip_error_frac,
+  sqrt(share(w_sq_error, w_sq_signal)) AS relative_error,
+  sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
+  worst.layer AS worst_layer, worst.kv_head AS worst_kv_head,
+  abs(worst.clipped) AS worst_clipped_frac
+FROM (
+  SELECT candidate, tensor, stratum,
+    count(*) AS num_heads,
+    count(*) FILTER (num_out_of_range > 0) AS num_heads_out_of_range,
+    count(*) FILTER (num_clipped > 0) AS num_heads_clipped,
+    min({
+      'clipped': -clipped_frac, 'out_of_range': -out_of_range_frac,
+      'layer': layer, 'kv_head': kv_head
+    }) FILTER (num_out_of_range > 0) AS worst,
+    min(sqnr_db) AS worst_sqnr_db,
+    sum(COLUMNS('^num_'))::BIGINT AS "\0",
+    sum(COLUMNS('^w_')) AS "\0",
+    max(max_abs) AS max_abs
+  FROM value_sums(strata)
+  GROUP BY candidate, tensor, stratum
+);
+
+-- Vectors counted, head by head: one leaves the range when its widest value
+-- does. One row per (candidate, tensor, layer, kv_head, stratum).
+--   strata  like chosen_tokens
+CREATE OR REPLACE MACRO vector_sums(strata) AS TABLE
+SELECT *, share(COLUMNS('^w_(vectors_.*)'), w_vectors) AS "\1_frac"
+FROM (
+  SELECT candidate, tensor, layer, kv_head, stratum,
+    min(covered_amax) AS covered_amax,
+    sum(n)::BIGINT AS num_vectors,
+    sum(if(code > max_in_range_code, n, 0))::BIGINT
+      AS num_vectors_out_of_range,
+    sum(if(code > max_unclipped_code, n, 0))::BIGINT AS num_vectors_clipped,
+    sum(w) AS w_vectors,
+    sum(if(code > max_in_range_code, w, 0)) AS w_vectors_out_of_range,
+    sum(if(code > max_unclipped_code, w, 0)) AS w_vectors_clipped
+  FROM chosen_scales
+    JOIN (
+      -- By code, so that a candidate compares a few hundred codes a head and
+      -- not every vector.
+      SELECT source, layer, kv_head, tensor, stratum,
+        greatest(absmax_code, max_code) AS code,
+        count(*) AS n, sum(weight) AS w
+      FROM chosen_vectors
+        JOIN query_table(strata) USING (source, "row")
+        JOIN in_range_codes USING (source, layer, kv_head, tensor)
+      WHERE absmax_code IS NOT NULL
+      GROUP BY ALL
+    ) USING (source, layer, kv_head, tensor)
+  GROUP BY ALL
+);
+
+-- The same over all heads. One row per (candidate, tensor, stratum).
+CREATE OR REPLACE MACRO vector_totals(strata) AS TABLE
+SELECT *,
+  share(COLUMNS('^w_(vectors_.*)'), w_vectors) AS "\1_frac",
+  worst.layer AS worst_layer, worst.kv_head AS worst_kv_head,
+  abs(worst.clipped) AS worst_vectors_clipped_frac
+FROM (
+  SELECT candidate, tensor, stratum,
+    count(*) AS num_heads,
+    count(*) FILTER (num_vectors_out_of_range > 0) AS num_heads_out_of_range,
+    min({
+      'clipped': -vectors_clipped_frac,
+      'out_of_range': -vectors_out_of_range_frac,
+      'layer': layer, 'kv_head': kv_head
+    }) FILTER (num_vectors_out_of_range > 0) AS worst,
+    sum(COLUMNS('^num_'))::BIGINT AS "\0",
+    sum(COLUMNS('^w_')) AS "\0"
+  FROM vector_sums(strata)
+  GROUP BY candidate, tensor, stratum
+);
+
+-- Every vector of the strata under every candidate chosen, one by one: for few
+-- candidates. One row per (source, row, layer, kv_head, tensor, candidate).
+--   strata     like chosen_tokens
+--   is_finite  whether it has a finite value; else it leaves no range
+CREATE OR REPLACE MACRO judged_vectors(strata) AS TABLE
+SELECT token.*, candidate, tensor, layer, kv_head, has_nonfinite, is_quantized,
+  scale IS NOT NULL AS can_clip,
+  absmax_code IS NOT NULL AS is_finite,
+  coalesce(absmax_code > max_in_range_code, false) AS is_out_of_range,
+  coalesce(absmax_code > max_unclipped_code, false) AS is_clipped
+FROM chosen_vectors
+  JOIN query_table(strata) AS token USING (source, "row")
+  JOIN chosen_scales USING (source, layer, kv_head, tensor);
+
+-- The same counted by request, weighted. One row per (candidate, tensor,
+-- layer, kv_head, stratum, source, request).
+--   n  vectors with a finite value
+CREATE OR REPLACE MACRO request_vectors(strata) AS TABLE
+SELECT candidate, tensor, layer, kv_head, stratum, source, request,
+  is_quantized, can_clip,
+  coalesce(sum(weight) FILTER (is_finite), 0) AS n,
+  coalesce(sum(weight) FILTER (is_out_of_range), 0) AS out_of_range,
+  coalesce(sum(weight) FILTER (is_clipped), 0) AS clipped,
+  count(*) FILTER (has_nonfinite) AS num_nonfinite
+FROM judged_vectors(strata)
+GROUP BY ALL;
+
+-- What intervals of quantized heads need of the requests. One row per
+-- (candidate, tensor, layer, kv_head, stratum).
+--   clipped, outside  request_sums of vectors clipped and out of range
+CREATE OR REPLACE MACRO head_request_sums(strata) AS TABLE
+SELECT candidate, tensor, layer, kv_head, stratum,
+  sum(num_nonfinite) AS num_nonfinite,
+  request_sums(clipped, n) AS clipped,
+  request_sums(out_of_range, n) AS outside
+FROM request_vectors(strata)
+WHERE is_quantized
+GROUP BY candidate, tensor, layer, kv_head, stratum;
+
+-- What was captured. One row per stratum.
+--   strata  like chosen_tokens
+CREATE OR REPLACE MACRO coverage(strata) AS TABLE
+SELECT stratum,
+  count(DISTINCT (source, request)) AS num_requests,
+  count(DISTINCT (source, request)) FILTER (incomplete)
+    AS num_incomplete_requests,
+  count(*) AS num_tokens,
+  min(position) AS first_position, max(position) AS last_position,
+  min(prompt_tokens) AS min_prompt_tokens,
+  max(prompt_tokens) AS max_prompt_tokens,
+  min(output_tokens) AS min_output_tokens,
+  max(output_tokens) AS max_output_tokens
+FROM query_table(strata)
+GROUP BY stratum;
+
+-- The interval of the share of vectors with a clipped value. One row per
+-- (candidate, tensor, stratum).
+--   strata                like chosen_tokens
+--   num_counted_requests  requests that it counts
+CREATE OR REPLACE MACRO vector_intervals(strata) AS TABLE
+SELECT candidate, tensor, stratum, num_counted_requests,
+  fraction_low(clipped) AS vectors_clipped_low,
+  fraction_high(clipped) AS vectors_clipped_high
+FROM (
+  SELECT candidate, tensor, stratum, count(*) AS num_counted_requests,
+    request_sums(coalesce(x, 0), n) AS clipped
+  FROM (
+      SELECT source, tensor, stratum, request, sum(weight) AS n
+      FROM chosen_vectors JOIN query_table(strata) USING (source, "row")
+      WHERE absmax_code IS NOT NULL
+      GROUP BY ALL
+    )
+    JOIN candidate_sources USING (source)
+    LEFT JOIN (
+      SELECT candidate, source, tensor, stratum, request, sum(weight) AS x
+      FROM vectors_out_of_range JOIN query_table(strata) USING (source, "row")
+      WHERE is_clipped
+      GROUP BY ALL
+    ) USING (candidate, source, tensor, stratum, request)
+  WHERE is_candidate(candidate)
+  GROUP BY candidate, tensor, stratum
+);
+
+-- Sums by group of requests. One row per (candidate, tensor, stratum,
+-- request_group).
+--   strata  like chosen_groups
+CREATE OR REPLACE MACRO group_sums(strata) AS TABLE
+SELECT candidate, tensor, stratum, request_group,
+  sum(weight * COLUMNS('^num_(.*)')) AS "w_\1",
+  sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1"
+FROM query_table(strata)
+GROUP BY ALL;
+
+-- The intervals of ratios of values. One row per (candidate, tensor, stratum).
+CREATE OR REPLACE MACRO value_intervals(strata) AS TABLE
+SELECT candidate, tensor, stratum,
+  ratio_low(clipped, "values") AS clipped_low,
+  ratio_high(clipped, "values") AS clipped_high,
+  ratio_low(sq_clip_error, sq_error) AS clip_error_low,
+  ratio_high(sq_clip_error, sq_error) AS clip_error_high,
+  sqnr_db(ratio_low(sq_signal, sq_error), 1) AS sqnr_low_db,
+  sqnr_db(ratio_high(sq_signal, sq_error), 1) AS sqnr_high_db
+FROM (
+  SELECT candidate, tensor, stratum,
+    list(COLUMNS('^w_(.*)') ORDER BY request_group) AS "\1"
+  FROM group_sums(strata)
+  GROUP BY candidate, tensor, stratum
+);
