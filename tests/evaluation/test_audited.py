@@ -39,7 +39,7 @@ def test_the_findings_of_a_run_are_those_of_the_audit(tmp_path: Path, method: Me
     rows = pq.read_table(run / "findings.parquet").to_pylist()
     for artifact in artifacts:
         expected = [
-            (f.id, f.severity, f.message, f.action, ",".join(map(str, f.layers)) or None)
+            (f.id, f.severity, f.message, f.action, list(f.layers) or None)
             for f in scales_report(artifact, trace, engine="vllm-cuda").findings
             if f.id not in MEASURED_BY_THE_RUN
         ]
