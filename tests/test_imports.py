@@ -15,19 +15,21 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "errors": set(),
     "byte_text": set(),
+    "files": set(),
     "plain_text": set(),
     "extras": {"errors"},
     "sample_size": set(),
-    "capture": {"byte_text", "errors", "plain_text", "sample_size", "trace"},
-    "trace": {"byte_text", "errors", "plain_text"},
+    "capture": {"byte_text", "errors", "files", "plain_text", "sample_size", "trace"},
+    "trace": {"byte_text", "errors", "files", "plain_text"},
     "numerics": {"errors", "trace"},
-    "runs": {"errors", "plain_text", "trace"},
-    "profile": {"errors", "trace", "numerics"},
-    "scales": {"errors", "plain_text", "trace", "numerics"},
-    "calibration": {"errors", "plain_text", "trace", "numerics", "profile", "scales"},
+    "runs": {"errors", "files", "plain_text", "trace"},
+    "profile": {"errors", "files", "trace", "numerics"},
+    "scales": {"errors", "files", "plain_text", "trace", "numerics"},
+    "calibration": {"errors", "files", "plain_text", "trace", "numerics", "profile", "scales"},
     "candidates": {"errors", "plain_text", "trace", "numerics", "scales", "findings"},
     "evaluation": {
         "errors",
+        "files",
         "plain_text",
         "runs",
         "profile",
@@ -55,10 +57,13 @@ MAY_IMPORT = {
     },
     "report": {"errors", "plain_text", "findings", "gate", "query", "stats", "runs", "trace"},
 }
-"""Part of kvtrace → the other parts it may import. `commands`, `cli`, `api` and `schemas` may import
-everything."""
+"""Part of kvtrace → the other parts it may import. `commands`, `cli`, `api`, `schemas` and `reference` may
+import everything."""
 
-CAPTURE_MAY_IMPORT = {f"kvtrace.trace.{name}" for name in ("format", "chunks", "fingerprint", "lines")}
+CAPTURE_MAY_IMPORT = {
+    "kvtrace.files.replaced",
+    *(f"kvtrace.trace.{name}" for name in ("format", "chunks", "fingerprint", "lines", "capture_names")),
+}
 CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py"}
 
 
@@ -82,11 +87,11 @@ def sources(folder: str) -> list[Path]:
 @pytest.mark.parametrize("path", sources("kvtrace"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_part_imports_only_what_lies_below_it(path: Path) -> None:
     part = path.relative_to(ROOT / "kvtrace").parts[0].removesuffix(".py")
-    if part in {"commands", "cli", "api", "schemas", "__init__", "__main__"}:
+    if part in {"commands", "cli", "api", "schemas", "reference", "__init__", "__main__"}:
         return
     imported = {name.split(".")[1] for name in imported_modules(path) if name.startswith("kvtrace.")}
     beyond = {name for name in imported if name in MAY_IMPORT} | (
-        imported & {"commands", "cli", "api", "schemas"}
+        imported & {"commands", "cli", "api", "schemas", "reference"}
     )
     assert beyond - {part} <= MAY_IMPORT[part]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace import __version__
 from kvtrace.errors import IntegrityError
+from kvtrace.files.staging import locked, put, staged
 from kvtrace.profile.arrays import read_array, write_array, write_group
 from kvtrace.profile.chunk_list import chunk_stats, read_chunk_list, reread_changed, write_chunk_list
 from kvtrace.profile.counts import TensorProfile
@@ -25,7 +26,6 @@ from kvtrace.trace.profile_format import (
     TensorRecord,
     tensor_specs,
 )
-from kvtrace.trace.staging import locked, put, staged
 from kvtrace.trace.strata import PHASES
 
 if TYPE_CHECKING:
