@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
+from support.replayed_trace import GIVEN, make_tensors, make_trace, rows_of
 
 from kvtrace.evaluation import EngineSetup, bf16, from_scales, replay
 from kvtrace.trace.reader import open_trace
-from tests.evaluation.test_replay import GIVEN, make_tensors, make_trace, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_file_takes_the_place_of_another_and_has_the_mode_it_was_given_less_the_umask(
+def test_a_file_takes_the_place_of_another_and_has_its_mode_less_the_umask(
     tmp_path: Path,
 ) -> None:
     path, before = tmp_path / "file", os.umask(0o027)
