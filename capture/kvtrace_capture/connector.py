@@ -22,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.platforms import current_platform
 
+from kvtrace.trace.capture_names import CONTROL_FILE, KEY_FILE
 from kvtrace.trace.format import (
     REQUESTS_FILE,
     SAMPLING_FILE,
@@ -41,14 +42,14 @@ from kvtrace_capture.hooks import (
     wrap_cache_write,
 )
 from kvtrace_capture.journal import Journal
-from kvtrace_capture.privacy import KEY_FILE, key_id, load_or_make_key
+from kvtrace_capture.privacy import key_id, load_or_make_key
 from kvtrace_capture.private_files import write_private
 from kvtrace_capture.recorder import StepRecorder
 from kvtrace_capture.request_log import RequestLog
 from kvtrace_capture.sampler import Sampler
 from kvtrace_capture.sampling_switch import SamplingSwitch
 from kvtrace_capture.self_check import CheckedRecorder
-from kvtrace_capture.settings import CONTROL_FILE, parse_settings
+from kvtrace_capture.settings import parse_settings
 from kvtrace_capture.step_plan import StepPlan
 from kvtrace_capture.trace_directory import find_trace_directory, make_trace_directory, start_id
 from kvtrace_capture.vllm_versions import close_at_exit, is_tried

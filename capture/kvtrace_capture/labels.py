@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Final
-
-MAX_LABEL_CHARS: Final = 64
-MAX_CLIENT_ID_CHARS: Final = 256
 
 
 def clean_label(value: object, max_chars: int) -> str | None:

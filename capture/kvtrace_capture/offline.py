@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from kvtrace.trace.capture_names import CLIENT_ID_KEY, WORKLOAD_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
@@ -76,8 +78,8 @@ def capture(job: dict[str, Any], tell: Tell) -> None:
 
 
 def _labels(prompt: dict[str, Any]) -> dict[str, str]:
-    labels = {"kvtrace_workload": prompt["workload"]}
-    return labels | ({"kvtrace_id": prompt["id"]} if prompt.get("id") else {})
+    labels = {WORKLOAD_KEY: prompt["workload"]}
+    return labels | ({CLIENT_ID_KEY: prompt["id"]} if prompt.get("id") else {})
 
 
 def _refuse_too_long(llm: Any, prompts: Sequence[dict[str, Any]]) -> None:

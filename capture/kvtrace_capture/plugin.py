@@ -11,7 +11,6 @@ import os
 from typing import Final
 
 SWITCH: Final = "KVTRACE_CAPTURE"
-CONNECTOR: Final = "KVTraceConnector"
 FACTORY: Final = "vllm.distributed.kv_transfer.kv_connector.factory"
 
 
@@ -19,6 +18,8 @@ def register() -> None:
     """Add `KVTraceConnector` to vLLM's connector names if `KVTRACE_CAPTURE=1`; safe to call again."""
     if os.environ.get(SWITCH) != "1":
         return
+    from kvtrace.trace.capture_names import CONNECTOR, CONNECTOR_MODULE
+
     factory = importlib.import_module(FACTORY).KVConnectorFactory
     if CONNECTOR not in factory._registry:
-        factory.register_connector(CONNECTOR, f"{__package__}.connector", CONNECTOR)
+        factory.register_connector(CONNECTOR, CONNECTOR_MODULE, CONNECTOR)

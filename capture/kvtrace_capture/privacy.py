@@ -15,13 +15,13 @@ import secrets
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from kvtrace_capture.labels import MAX_CLIENT_ID_CHARS, clean_label
+from kvtrace.trace.capture_names import MAX_CLIENT_ID_CHARS
+from kvtrace_capture.labels import clean_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-KEY_FILE: Final = "kvtrace.key"
 _KEY_BYTES: Final = 32
 
 

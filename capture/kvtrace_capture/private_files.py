@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
+
+from kvtrace.files.replaced import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +22,4 @@ def make_private_directory(path: Path, below: Path | None = None) -> None:
 
 def write_private(path: Path, content: str | bytes) -> None:
     """Write a file that its owner alone can read, whole or not at all (atomic replacement)."""
-    partial = path.with_name(path.name + ".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-    partial.replace(path)
+    replace_file(path, content, mode=0o600)

@@ -11,16 +11,15 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace.trace.capture_names import CLIENT_ID_KEY, MAX_CLIENT_ID_CHARS, MAX_LABEL_CHARS, WORKLOAD_KEY
 from kvtrace.trace.format import UNLABELLED
-from kvtrace_capture.labels import MAX_CLIENT_ID_CHARS, MAX_LABEL_CHARS, clean_label
+from kvtrace_capture.labels import clean_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvtrace_capture.settings import CaptureSettings
 
-WORKLOAD_KEY: Final = "kvtrace_workload"
-CLIENT_ID_KEY: Final = "kvtrace_id"
 MAX_WORKLOADS: Final = 256
 TOO_MANY_WORKLOADS: Final = "(too many workloads)"
 """The workload of requests whose label is new after `MAX_WORKLOADS` others: a trace has a bounded list."""

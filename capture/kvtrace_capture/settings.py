@@ -10,13 +10,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace_capture.labels import MAX_LABEL_CHARS, clean_label
+from kvtrace.trace.capture_names import DEFAULT_POSITION_STRIDE, MAX_LABEL_CHARS
+from kvtrace_capture.labels import clean_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DEFAULT_POSITION_STRIDE: Final = 16
-CONTROL_FILE: Final = "kvtrace-control.json"
 SAMPLING_KEYS: Final = ("enabled", "workloads", "position_stride", "request_fraction", "byte_budget")
 """What can change while the engine runs. The hooks and arrays of `layers` are made at start-up."""
 

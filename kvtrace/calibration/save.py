@@ -7,13 +7,13 @@ import re
 import struct
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kvtrace.calibration.bfloat16 import bfloat16_bits, nearest_bfloat16
 from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.files.staging import staged
 from kvtrace.scales.artifact import StoredScale, scales_sha256
 from kvtrace.scales.formats.compressed_tensors import METHOD, is_kv_scale
 from kvtrace.scales.names import layer_of, resembles_kv_scale
@@ -235,9 +235,7 @@ def _new_directory(directory: Path) -> Iterator[Path]:
         raise OutputExistsError(f"{directory}: exists; give a new directory, nothing is overwritten")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{directory.name[:40]}.", dir=directory.parent) as temporary:
-            partial = Path(temporary) / "partial"
-            partial.mkdir()
+        with staged(directory) as partial:
             yield partial
             partial.rename(directory)
     except OSError as error:

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace.capture.options import CONTROL_FILE
+from kvtrace.trace.capture_names import CLIENT_ID_KEY, CONTROL_FILE, WORKLOAD_KEY
 
 if TYPE_CHECKING:
     from kvtrace.capture.options import CaptureOptions
@@ -39,7 +39,7 @@ def capture_commands(
     """
     config = options.kv_transfer_config()
     serve = [["vllm", "serve", model], ["--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S)]]
-    labels = {"kvtrace_workload": workload} | ({} if request_id is None else {"kvtrace_id": request_id})
+    labels = {WORKLOAD_KEY: workload} | ({} if request_id is None else {CLIENT_ID_KEY: request_id})
     messages = [{"role": "user", "content": _PROMPT}]
     body = {"model": model, "messages": messages, "vllm_xargs": labels}
     curl = [["curl", f"{base_url}/v1/chat/completions"], ["-H", "Content-Type: application/json"]]

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.errors import InputError
+from kvtrace.trace.capture_names import CONNECTOR, CONNECTOR_MODULE, DEFAULT_POSITION_STRIDE
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-CONNECTOR: Final = "KVTraceConnector"
-CONNECTOR_MODULE: Final = "kvtrace_capture.connector"
-CONTROL_FILE: Final = "kvtrace-control.json"
-POSITION_STRIDE: Final = 16
-MAX_LABEL_CHARS: Final = 64
-MAX_CLIENT_ID_CHARS: Final = 256
-"""As the plug-in has them: what is longer it cuts."""
 
 _BYTES_OF_UNIT: Final = {
     "": 1,
@@ -40,7 +33,7 @@ class CaptureOptions:
     """Where traces go."""
     enabled: bool = True
     """False: nothing is captured until the control file says so."""
-    position_stride: int = POSITION_STRIDE
+    position_stride: int = DEFAULT_POSITION_STRIDE
     request_fraction: float = 1.0
     layers: tuple[int, ...] | None = None
     workloads: tuple[str, ...] | None = None

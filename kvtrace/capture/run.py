@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.capture.engine_log import reason_in_log
 from kvtrace.errors import CaptureError, InputError, OutputExistsError
+from kvtrace.files.staging import put
+from kvtrace.trace.capture_names import KEY_FILE, TRACE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 DRIVER: Final = "kvtrace_capture.offline"
-TRACE_FILE: Final = "trace.json"
-KEY_FILE: Final = "kvtrace.key"
 LOG_FILE: Final = "vllm.log"
 STOP_TIMEOUT_S: Final = 90.0
 """For vLLM to close the trace after Ctrl-C; then it is killed."""
@@ -271,6 +271,4 @@ def _faults(trace: Trace) -> tuple[str, ...]:
 
 def _put_in_place(trace: Path, output: Path) -> None:
     """Give the new trace its name; what had it goes only when the new one is there."""
-    if output.exists():
-        output.rename(trace.parent / "replaced")
-    trace.rename(output)
+    put(trace, output)

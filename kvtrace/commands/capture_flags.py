@@ -58,14 +58,13 @@ def capture_flags(
 
     from kvtrace.capture.flags import capture_commands, commands_text
     from kvtrace.capture.options import (
-        MAX_CLIENT_ID_CHARS,
-        MAX_LABEL_CHARS,
         CaptureOptions,
         check_label,
         parse_bytes,
         parse_layers,
     )
     from kvtrace.errors import InputError
+    from kvtrace.trace.capture_names import MAX_CLIENT_ID_CHARS, MAX_LABEL_CHARS
 
     check_label("--workload", workload, MAX_LABEL_CHARS)
     for label in only_workload or ():

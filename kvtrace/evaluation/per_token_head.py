@@ -15,13 +15,13 @@ import torch
 
 from kvtrace.evaluation.direct import as_tensor
 from kvtrace.evaluation.reading import read_blocks
+from kvtrace.files.replaced import replace_file
 from kvtrace.numerics.elementwise import online_round_trip
 from kvtrace.profile.ready import require_tensors
 from kvtrace.trace.format import Record, seal, unseal
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Any
 
     from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def online_sums(
         tensors=_replay(trace, cells, policy, device, progress),
     )
     if path.parent.is_dir() and os.access(path.parent, os.W_OK):
-        _replace(path, seal(made) + "\n")
+        replace_file(path, seal(made) + "\n")
     return made, True
 
 
@@ -118,9 +118,3 @@ def _replay(
         )
         for layer, tensor in sorted(errors)
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

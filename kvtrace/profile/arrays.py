@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import IntegrityError
+from kvtrace.files.replaced import replace_file
 from kvtrace.trace.chunks import (
     array_metadata,
     chunk_crc,
@@ -46,10 +46,7 @@ def write_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> int:
 
 def replace_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> None:
     """Replace an array's values by as many others, at once."""
-    file = chunk_path(root, spec, 0)
-    partial = file.with_name(f".{file.name}.partial-{os.getpid()}")
-    partial.write_bytes(encode_chunk(values))
-    partial.replace(file)
+    replace_file(chunk_path(root, spec, 0), encode_chunk(values))
 
 
 def read_array(

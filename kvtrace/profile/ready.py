@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtrace.errors import InputError
+from kvtrace.files.staging import staged
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES, profile_tensors
 from kvtrace.profile.store import fill_profile, find_profile, put_profile
 from kvtrace.trace.chunks import chunk_path
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
-from kvtrace.trace.staging import staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

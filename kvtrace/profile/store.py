@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import IntegrityError
+from kvtrace.files.staging import locked, put, staged
 from kvtrace.profile.arrays import read_array, write_array, write_group
 from kvtrace.profile.chunk_list import chunk_stats, read_chunk_list, reread_changed, write_chunk_list
 from kvtrace.profile.counts import TensorProfile
@@ -24,7 +25,6 @@ from kvtrace.trace.profile_format import (
     TensorRecord,
     tensor_specs,
 )
-from kvtrace.trace.staging import locked, put, staged
 from kvtrace.trace.strata import PHASES
 from kvtrace.version import __version__
 

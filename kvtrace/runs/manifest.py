@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from kvtrace.errors import InputError
+from kvtrace.files.strict_json import parse_strict_json
 from kvtrace.trace.format import Record
 
 if TYPE_CHECKING:
@@ -151,24 +152,12 @@ def _read_object(path: Path) -> dict[str, Any]:
     if len(text) > _MAX_BYTES:
         raise InputError(f"{path}: larger than {_MAX_BYTES:,} bytes, too large for a manifest")
     try:
-        content = json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_constant)
-        json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair cannot be stored
+        content = parse_strict_json(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {str(error)[:200]}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a JSON object of manifest fields")
     return content
-
-
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        raise ValueError("an object has the same name twice")
-    return content
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _shown(value: object) -> str:

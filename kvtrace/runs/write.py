@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.files.staging import put, staged
 from kvtrace.plain_text import plain
 from kvtrace.runs.checksums import table_checksums
 from kvtrace.runs.schema import RUN_FILE, TABLES
 from kvtrace.trace.format import seal
-from kvtrace.trace.staging import put, staged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

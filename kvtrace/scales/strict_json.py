@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.errors import ArtifactError
+from kvtrace.files.strict_json import parse_strict_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_JSON_BYTES: Final = 64_000_000
 """The index of a 1,000-shard checkpoint has some 20 MB."""
-_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_json(path: Path) -> Any:
@@ -39,19 +37,9 @@ def parse_json(text: bytes, path: Path, *, what: str) -> Any:
     Raises ArtifactError: `text` is not UTF-8 or not JSON, or nests too deeply.
     """
     try:
-        content = json.loads(text.decode("utf-8"), object_pairs_hook=_unique_keys)
-        if _SURROGATE_ESCAPE.search(text):
-            json.dumps(content, ensure_ascii=False).encode("utf-8")  # half a pair cannot be encoded
-        return content
+        return parse_strict_json(text, constants=True)
     except RecursionError:
         raise ArtifactError(f"{path}: the JSON of the {what} nests too deeply") from None
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, a repeated key, an endless integer
         reason = str(error)
         raise ArtifactError(f"{path}: the {what} is not valid JSON ({reason[:200]})") from None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        raise ValueError("an object has the same key twice")
-    return content

@@ -29,6 +29,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from kvtrace.trace.capture_names import TRACE_FILE as TRACE_FILE
 from kvtrace.trace.sealed import Record as Record
 from kvtrace.trace.sealed import RecordT as RecordT
 from kvtrace.trace.sealed import seal as seal
@@ -41,7 +42,6 @@ UNLABELLED: Final = "unlabelled"
 UNUSED_ROW: Final = -1
 """`rows/kv/request` of a row that a sealed partial chunk leaves unused."""
 
-TRACE_FILE: Final = "trace.json"
 REQUESTS_FILE: Final = "requests.jsonl"
 SAMPLING_FILE: Final = "sampling.jsonl"
 RANK_FILE: Final = "rank.json"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
+from support.replayed_trace import GIVEN, HEADS, LAYERS, make_tensors, make_trace, rows_of
 
 from kvtrace.calibration.save import save_scales
 from kvtrace.candidates import (
@@ -27,7 +28,6 @@ from kvtrace.report.build import build_report
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
-from tests.evaluation.test_replay import GIVEN, HEADS, LAYERS, make_tensors, make_trace, rows_of
 
 if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
+from support.replayed_trace import rows_of
 
 import kvtrace.candidates
 from kvtrace.candidates import (
@@ -31,7 +32,6 @@ from kvtrace.errors import InputError, InvalidCandidateError
 from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
-from tests.evaluation.test_replay import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,12 +7,10 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kvtrace_capture import labels
-from kvtrace_capture.plugin import CONNECTOR
 from kvtrace_capture.settings import CaptureSettings, parse_settings
 from support.run_cli import kvtrace
 
-from kvtrace.capture import options
+from kvtrace.trace.capture_names import CONNECTOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,13 +71,6 @@ def test_hostile_names_stay_one_word_of_the_shell_and_one_string_of_python(tmp_p
     assert body["vllm_xargs"] == {"kvtrace_workload": label, "kvtrace_id": "$(id)"}
     compile(made["python_client"], "client", "exec")
     assert repr(label) in made["python_client"]
-
-
-def test_labels_may_be_as_long_as_the_plug_in_records_them() -> None:
-    assert (options.MAX_LABEL_CHARS, options.MAX_CLIENT_ID_CHARS) == (
-        labels.MAX_LABEL_CHARS,
-        labels.MAX_CLIENT_ID_CHARS,
-    )
 
 
 def test_the_text_holds_each_command_whole(tmp_path: Path) -> None:

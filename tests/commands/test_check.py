@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import typer
+from support.gate_checks import invoke
 from support.gate_runs import Traffic, gate_run
-from typer.testing import CliRunner
 
-from kvtrace.commands.check import check
-from kvtrace.commands.compare import compare
 from kvtrace.errors import ComparisonError, InputError, NotATraceError, OutputExistsError, PolicyError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 HEAD = (0, 1, "v")
-app = typer.Typer()
-app.command()(check)
-app.command()(compare)
-
-
-def invoke(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture

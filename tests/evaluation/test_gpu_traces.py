@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
+from support.replayed_trace import rows_of
 from typer.testing import CliRunner
 
 from kvtrace.calibration.save import save_scales
@@ -23,7 +24,6 @@ from kvtrace.runs.open import open_run
 from kvtrace.trace.cache_dtypes import cache_kind
 from kvtrace.trace.format import RankRecord, TraceRecord, seal, unseal
 from kvtrace.trace.reader import open_trace
-from tests.evaluation.test_replay import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path

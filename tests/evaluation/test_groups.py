@@ -12,6 +12,7 @@ import pytest
 import torch
 import typer
 from support.fabricate import bits, fabricate_trace, request
+from support.replayed_trace import CELL_OF_ROW, GIVEN, make_tensors, make_trace, rows_of
 from typer.testing import CliRunner
 
 from kvtrace.calibration.calibrate import calibrate
@@ -29,7 +30,6 @@ from kvtrace.scales import load_artifact
 from kvtrace.trace.cells import find_cells, find_group_cells, request_group
 from kvtrace.trace.profile_format import GROUPS_DIRECTORY
 from kvtrace.trace.reader import open_trace
-from tests.evaluation.test_replay import CELL_OF_ROW, GIVEN, make_tensors, make_trace, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 from support.fabricate import bits, fabricate_trace, request
-from support.fp8_oracle import GRIDS, values_of_bits
+from support.fp8_oracle import values_of_bits
+from support.online_oracle import FP8, INT8, restored_by_rule
+from support.replayed_trace import found_cells, make_tensors, make_trace, rows_of
 
 from kvtrace.candidates import Bf16, OnlineScales
 from kvtrace.errors import InputError
@@ -15,33 +17,12 @@ from kvtrace.evaluation import ReplayRequest, per_token_head, replay
 from kvtrace.numerics.elementwise import online_round_trip
 from kvtrace.numerics.online import ONLINE_POLICIES
 from kvtrace.trace.reader import open_trace
-from tests.evaluation.test_replay import found_cells, make_tensors, make_trace, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from kvtrace.evaluation.request import Method
     from kvtrace.trace.reader import Trace
-
-FP8, INT8 = "fp8-per-token-head", "int8-per-token-head"
-
-
-def restored_by_rule(x: NDArray[Any], policy: str) -> NDArray[Any]:
-    """x: one vector, float32. The rule in numpy: scale from the absmax, reciprocal, rounding."""
-    finite = x[np.isfinite(x)]
-    largest = np.abs(finite).max(initial=0).astype(np.float32)
-    scale = max(largest / np.float32(448 if policy == FP8 else 127), np.float32(1e-6))
-    y = x * (np.float32(1) / scale)
-    if policy == INT8:
-        codes = np.where(np.isfinite(y), np.sign(y) * np.floor(np.abs(y) + np.float32(0.5)), 0)
-        return codes.clip(-127, 127).astype(np.float32) * scale
-    grid = GRIDS["e4m3fn"].values
-    nearest = np.abs(np.abs(y.astype(np.float64))[:, None] - grid)
-    best = nearest.min(1, keepdims=True)
-    even = np.where(nearest == best, np.arange(len(grid)) % 2, 2).argmin(1)
-    return (np.sign(y) * grid[even]).astype(np.float32) * scale
 
 
 @pytest.mark.parametrize("policy", [FP8, INT8])

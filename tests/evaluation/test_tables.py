@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
+from support.replayed_trace import GIVEN, make_tensors, make_trace, rows_of
 
 from kvtrace.candidates import Bf16, GivenScales, ServingSetup
 from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.trace.reader import open_trace
-from tests.evaluation.test_replay import GIVEN, make_tensors, make_trace, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.counted_trace import CPU, apply_keys, make_trace, source_of
 
 from kvtrace.candidates import GivenScales
 from kvtrace.errors import ReplayMismatchError
@@ -15,7 +16,6 @@ from kvtrace.evaluation.sums import Vectors, sums_alone
 from kvtrace.evaluation.verify import VectorCheck, check_equal
 from kvtrace.profile.ready import ready_profile
 from kvtrace.trace.cells import find_cells
-from tests.profile.test_build import CPU, apply_keys, make_trace, source_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,12 +21,13 @@ import numpy as np
 from kvtrace_capture.drop_tally import DropTally
 from kvtrace_capture.journal import Journal
 from kvtrace_capture.lines_file import write_lines
-from kvtrace_capture.privacy import KEY_FILE, key_id, load_or_make_key
+from kvtrace_capture.privacy import key_id, load_or_make_key
 from kvtrace_capture.private_files import write_private
 from kvtrace_capture.store_files import StoreFiles
 from kvtrace_capture.writer import StepRows, TraceWriter
 
 from faults.small_trace import SAMPLE, rank_record, sample_tensors
+from kvtrace.trace.capture_names import KEY_FILE
 from kvtrace.trace.format import REQUESTS_FILE, SAMPLING_FILE, TRACE_FILE, rank_directory, seal
 from kvtrace.trace.reader import open_trace
 

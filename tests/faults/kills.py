@@ -1,4 +1,4 @@
-"""`kill -9` of the real writer's process at a random moment, fed with real steps."""
+"""`kill -9` of the real writer's process after a random number of rows, fed with real steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Kill:
 
 
 def kill_writers(folder: Path, seed: int, num_kills: int) -> Iterator[Kill]:
-    """Kill one process after the other. Moment and pace depend on the seed and the number alone."""
+    """Kill one process after the other. Rows until then and pace depend on the seed and the number alone."""
     for number in range(num_kills):
         draw = random.Random(f"{seed}:kill:{number}")
         job = Job(
@@ -38,19 +38,25 @@ def kill_writers(folder: Path, seed: int, num_kills: int) -> Iterator[Kill]:
             flush_seconds=draw.choice([0.005, 0.02, 3600.0]),
             seconds_between_steps=draw.choice([0.0, 0.001, 0.003]),
         )
-        yield _kill(number, job, draw.uniform(0.0, 0.3))
+        # Rows that wait for a full chunk are not committed for long: of them, those handed over count.
+        what = "handed" if job.flush_seconds > 1 else draw.choice(["handed", "committed"])
+        yield _kill(number, job, what, draw.randint(1, 400))
 
 
-def _kill(number: int, job: Job, seconds: float) -> Kill:
+def _kill(number: int, job: Job, what: str, num_rows: int) -> Kill:
+    """Kill it once it said that so many rows are `what`: handed or committed."""
     process = start(job)
-    deadline = time.monotonic() + 60
-    while not reports(job.reports)["handed"] and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while reports(job.reports)[what] < num_rows and time.monotonic() < deadline:
         time.sleep(0.002)
-    time.sleep(seconds)
     process.kill()
     process.join()
     said = reports(job.reports)
     handed, acknowledged = said["handed"], max(said["committed"], 0)
+    if said[what] < num_rows:
+        return Kill(
+            number, handed, acknowledged, 0, f"only {said[what]} of {num_rows} rows were {what} in 120 s"
+        )
     try:
         stored = check_stored(job.trace)
         assert stored.num_rows >= acknowledged, (

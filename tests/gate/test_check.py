@@ -4,39 +4,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.fabricate_run import run_record, source_record
+from support.gate_checks import outcome, policy
 from support.gate_runs import CANDIDATES, Traffic, gate_run
 
 from kvtrace.errors import InputError, NoValidCandidateError
-from kvtrace.gate.check import check
 from kvtrace.gate.check_text import check_text
-from kvtrace.gate.outcome import CheckOutcome, Verdict
+from kvtrace.gate.outcome import Verdict
 from kvtrace.gate.policy import load_policy
-from kvtrace.runs.open import open_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 HEAD = (0, 1, "v")
-
-
-def policy(
-    folder: Path,
-    limits: str,
-    *,
-    requests: int = 10,
-    segments: str = '[[segments]]\nname = "all"',
-    top: str = "",
-) -> Path:
-    path = folder / "policy.toml"
-    path.write_text(
-        f'name = "p"\ndate = 2020-01-01\n{top}\n[limits]\n{limits}\n'
-        f"[coverage]\nrequests = {requests}\ntokens = 10\n{segments}\n"
-    )
-    return path
-
-
-def outcome(run: Path, policy_path: Path, candidate: str | None = None) -> CheckOutcome:
-    return check(open_run(run), load_policy(policy_path), candidate)
 
 
 def test_a_head_that_always_clips_breaches_though_the_others_never_do(tmp_path: Path) -> None:

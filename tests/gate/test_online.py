@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from support.fabricate import bits, fabricate_trace, request
 from support.fp8_oracle import values_of_bits
+from support.gate_checks import invoke
+from support.online_oracle import FP8, INT8, restored_by_rule
 from typer.testing import CliRunner
 
 from kvtrace.candidates import Bf16, OnlineScales
@@ -16,8 +18,6 @@ from kvtrace.cli import app
 from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.report.json import read_report, report_json
 from kvtrace.trace.reader import open_trace
-from tests.commands.test_check import invoke
-from tests.evaluation.test_online import FP8, INT8, restored_by_rule
 
 DOCS = Path(__file__).parents[2] / "docs"
 NUM_REQUESTS, ROWS_EACH, HEAD_DIM = 6, 4, 64

@@ -8,9 +8,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from support.gate_checks import invoke
 from support.gate_runs import CANDIDATES, Traffic, gate_run
-
-from tests.commands.test_check import invoke
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = (0, 1, "v")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.gate_checks import outcome, policy
 from support.gate_runs import CANDIDATES, HEADS, ONLINE, Traffic, gate_run
 
 from kvtrace.gate.check_text import check_text
 from kvtrace.gate.outcome import Verdict
-from tests.gate.test_check import outcome, policy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.counted_trace import CPU, make_trace
 
 from kvtrace.errors import IntegrityError
 from kvtrace.profile import store
@@ -15,7 +16,6 @@ from kvtrace.profile.ready import can_be_profiled, has_tensors, ready_profile
 from kvtrace.profile.store import find_profile, write_profile
 from kvtrace.trace.cells import find_cells
 from kvtrace.trace.format import seal
-from tests.profile.test_build import CPU, make_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

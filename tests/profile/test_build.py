@@ -16,6 +16,14 @@ import torch
 import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.counted_trace import (
+    CPU,
+    ROWS,
+    apply_keys,
+    make_trace,
+    normal_tensors,
+    source_of,
+)
 from support.fabricate import bits, fabricate_trace, request
 
 from kvtrace.candidates import GivenScales, ServingSetup
@@ -34,9 +42,7 @@ from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.counts import PartialCounts, TensorProfile, add_counts
 from kvtrace.profile.ready import ready_profile
 from kvtrace.profile.store import find_profile, write_profile
-from kvtrace.runs.record import RunRecord
 from kvtrace.trace.cells import find_cells
-from kvtrace.trace.format import unseal
 from kvtrace.trace.profile_format import TensorRecord
 from kvtrace.trace.reader import open_trace
 
@@ -46,32 +52,7 @@ if TYPE_CHECKING:
 
     from kvtrace.trace.reader import Trace
 
-CPU = "cpu"
 PAIRS = [(name, fmt) for name, engine in ENGINES.items() for fmt in engine.formats]
-ROWS, HEADS, HEAD_DIM = 60, 3, 8
-REQUESTS = [
-    request(0, prompt_tokens=30, output_tokens=10),
-    request(1, prompt_tokens=20, workload="code"),
-]
-
-
-def make_trace(path: Path, tensors: dict[tuple[int, str], Any] | None = None, **options: Any) -> Trace:
-    options = {
-        "request_of_row": [0] * 40 + [1] * 20,
-        "position_of_row": [*range(40), *range(20)],
-        "requests": REQUESTS,
-        "rows_per_chunk": 16,
-    } | options
-    return open_trace(fabricate_trace(path, tensors or normal_tensors(), **options))
-
-
-def normal_tensors(seed: int = 0) -> dict[tuple[int, str], Any]:
-    random = np.random.default_rng(seed)
-    return {
-        (layer, t): random.normal(0, 3, (ROWS, HEADS, HEAD_DIM)).astype(np.float32)
-        for layer in range(2)
-        for t in "kv"
-    }
 
 
 def profile_of(trace: Trace, **options: Any) -> dict[tuple[int, str], TensorProfile]:
@@ -391,14 +372,6 @@ class TestStored:
         with ready_profile(trace, find_cells(trace), CPU) as ready:
             assert not ready.profile.path.is_relative_to(trace.path)
         trace.path.chmod(0o700)
-
-
-def apply_keys(trace: Trace) -> list[tuple[int, int, str]]:
-    return [(n, h, t) for n, layer in trace.layers.items() for h in layer.kv_heads for t in "kv"]
-
-
-def source_of(run: Path) -> Any:
-    return unseal((run / "run.json").read_bytes(), RunRecord).sources[0]
 
 
 @st.composite

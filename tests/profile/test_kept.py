@@ -16,6 +16,7 @@ from support.run_cli import kvtrace
 from kvtrace.candidates import Bf16, OnlineScales
 from kvtrace.errors import InputError, IntegrityError
 from kvtrace.evaluation import ReplayRequest, replay
+from kvtrace.files.staging import staged
 from kvtrace.profile import ready
 from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.ready import ready_profile
@@ -24,7 +25,6 @@ from kvtrace.runs.record import RunRecord
 from kvtrace.trace.cells import find_cells
 from kvtrace.trace.format import unseal
 from kvtrace.trace.reader import open_trace
-from kvtrace.trace.staging import staged
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,13 +14,13 @@ import pytest
 from scipy import special
 from support.fabricate_run import fabricate_run, read_tables, run_record, write_record, write_table
 from support.gate_runs import CANDIDATES, Traffic, gate_run
+from support.random_run import Tables, random_tables
 
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.runs.open import open_run
 from kvtrace.runs.schema import CELLS
 from kvtrace.stats import expected_maximum, fraction_intervals, jackknife_ratios, request_sums
 from kvtrace.trace.cells import request_group
-from tests.query.test_against_loops import Tables, random_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import InputError, IntegrityError, OutputExistsError
+from kvtrace.files.staging import staged
 from kvtrace.trace.format import (
     REQUESTS_FILE,
     SAMPLING_FILE,
@@ -30,6 +28,7 @@ from kvtrace.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from kvtrace.trace.format import TraceRecord
 
@@ -53,16 +52,11 @@ def repair_trace(path: Path, new: Path) -> RepairRecord:
     record = read_trace_record(path)
     try:
         new.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{new.name}.partial-", dir=new.parent))
+        with staged(new, private=True) as partial:
+            repair = _Repair(path, record).write(partial)
+            partial.rename(new)
     except OSError as error:
         raise InputError(f"{new}: cannot be written: {error.strerror}") from error
-    try:
-        repair = _Repair(path, record).write(partial)
-        partial.rename(new)
-    except OSError as error:
-        raise InputError(f"{new}: cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return repair
 
 

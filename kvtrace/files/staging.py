@@ -24,22 +24,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PURPOSES: Final = ("partial", "replaced")
+_LENGTH: Final = 40
+"""Characters of a name that a hidden one repeats."""
 _MIN_AGE_S: Final = 60.0
 """A directory is locked only after it was made: younger ones are let be."""
 
 
 @contextmanager
-def staged(target: Path) -> Iterator[Path]:
-    """Yield a new directory beside `target` to fill; what is not `put` when the block ends goes.
+def staged(target: Path, *, private: bool = False) -> Iterator[Path]:
+    """Yield a new directory beside `target` to fill; what is not `put` or renamed when the block ends goes.
 
-    Raises OSError: it cannot be made.
+    private: for its owner alone, whatever the umask. Raises OSError: it cannot be made.
     """
     remove_leftovers(target)
-    directory = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    directory = Path(tempfile.mkdtemp(prefix=_hidden(target, "partial"), dir=target.parent))
     try:
-        umask = os.umask(0)
-        os.umask(umask)
-        directory.chmod(0o777 & ~umask)
+        if not private:
+            umask = os.umask(0)
+            os.umask(umask)
+            directory.chmod(0o777 & ~umask)
         with locked(directory):
             yield directory
     finally:
@@ -54,7 +57,7 @@ def put(directory: Path, target: Path) -> None:
     if not os.path.lexists(target):
         directory.rename(target)
         return
-    replaced = target.with_name(f".{target.name}.replaced-{directory.name.rpartition('-')[2]}")
+    replaced = target.with_name(_hidden(target, "replaced") + directory.name.rpartition("-")[2])
     target.rename(replaced)
     try:
         directory.rename(target)
@@ -81,11 +84,16 @@ def locked(directory: Path) -> Iterator[None]:
 
 def remove_leftovers(target: Path) -> None:
     """Remove what killed processes left beside `target`: hidden directories that nobody has locked."""
-    prefixes = tuple(f".{target.name}.{purpose}-" for purpose in _PURPOSES)
+    prefixes = tuple(_hidden(target, purpose) for purpose in _PURPOSES)
     with contextlib.suppress(OSError):
         for path in target.parent.iterdir():
             if path.name.startswith(prefixes) and path.is_dir() and not path.is_symlink():
                 _remove_if_abandoned(path)
+
+
+def _hidden(target: Path, purpose: str) -> str:
+    """Return what hidden names beside `target` begin with; short, as a file system's names are."""
+    return f".{target.name[:_LENGTH]}.{purpose}-"
 
 
 def _remove_if_abandoned(path: Path) -> None:

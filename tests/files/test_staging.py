@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace.trace import staging
-from kvtrace.trace.staging import put, remove_leftovers, staged
+from kvtrace.files import staging
+from kvtrace.files.staging import put, remove_leftovers, staged
 
 OLD = time.time() - 3600
 
@@ -76,7 +76,7 @@ def test_what_was_there_is_there_again_where_it_cannot_be_replaced(tmp_path: Pat
 def test_leftovers_of_a_killed_process_go_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
     script = (
         "import pathlib, sys, time\n"
-        "from kvtrace.trace.staging import staged\n"
+        "from kvtrace.files.staging import staged\n"
         "with staged(pathlib.Path(sys.argv[1])) as directory:\n"
         "    print(directory, flush=True)\n"
         "    time.sleep(60)\n"
