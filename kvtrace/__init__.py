@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvtrace.version import __version__
+
 if TYPE_CHECKING:
     from kvtrace.api import open_run, open_trace, replay
-
-__version__ = "0.1.0"
 
 __all__ = ["__version__", "open_run", "open_trace", "replay"]
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kvtrace.evaluation import EngineSetup
+    from kvtrace.candidates import ServingSetup
     from kvtrace.report.sections import Report
     from kvtrace.runs.record import RunRecord
 
@@ -42,7 +43,7 @@ def replay(
     traces: Trace | Sequence[Trace],
     scales: Scales | Sequence[Scales] = (),
     *,
-    setup: EngineSetup | None = None,
+    setup: ServingSetup | None = None,
     against: Path | str | None = None,
     device: str | None = None,
     intervals: bool = False,
@@ -51,31 +52,29 @@ def replay(
     """Replay traces through FP8 under bf16, the effective scales (if any), 1.0 and each artifact.
 
     scales: checkpoints or scale files, one or several. setup: engine, format, backend, TP and skipped layers;
-    None: the captured engine's if its cache was FP8, else vLLM on CUDA. against: a checkpoint that those of
-    `scales` are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N; None: CUDA if
-    there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals` does. out: where
-    the run is kept; None: a temporary directory, gone with the returned object.
+    None: the captured engine's if its cache was static FP8, else vLLM on CUDA. against: a checkpoint that
+    those of `scales` are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N;
+    None: CUDA if there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals`
+    does. out: where the run is kept; None: a temporary directory, gone with the returned object.
+    What a user should know of how it went is logged under `kvtrace`; Python shows warnings on stderr.
     Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, InputError
     where no trace is given, …
     """
-    from kvtrace.errors import InputError
-    from kvtrace.evaluation import compared_with, standard_candidates
-    from kvtrace.evaluation import replay as replay_candidates
-    from kvtrace.scales import load_artifact
+    from kvtrace.evaluation import replay as replay_request
+    from kvtrace.evaluation import standard_request
 
-    several = [traces] if isinstance(traces, Trace) else list(traces)
-    if not several:
-        raise InputError("no trace was given; expected one or more that kvtrace.open_trace returned")
-    artifacts = [load_artifact(path) for path in ([scales] if isinstance(scales, Path | str) else scales)]
-    candidates = compared_with(
-        standard_candidates(several, artifacts, setup), None if against is None else Path(against)
+    request = standard_request(
+        [traces] if isinstance(traces, Trace) else list(traces),
+        [scales] if isinstance(scales, Path | str) else scales,
+        setup,
+        against=None if against is None else Path(against),
     )
+    request = replace(request, device=device, intervals=intervals)
     if out is not None:
-        return NotebookRun(replay_candidates(several, candidates, out, device=device, intervals=intervals))
+        return NotebookRun(replay_request(request, out))
     scratch = Path(mkdtemp(prefix="kvtrace-"))
     try:
-        made = replay_candidates(several, candidates, scratch / "run", device=device, intervals=intervals)
-        run = NotebookRun(made, kept=False)
+        run = NotebookRun(replay_request(request, scratch / "run"), kept=False)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise

@@ -46,7 +46,7 @@ app.add_typer(capture, name="capture")
 
 def _print_version(value: bool) -> None:
     if value:
-        from kvtrace import __version__
+        from kvtrace.version import __version__
 
         typer.echo(f"kvtrace {__version__}")
         raise typer.Exit

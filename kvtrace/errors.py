@@ -22,6 +22,8 @@ KVTraceError
 The text says what is wrong, what was expected and what to do, and names the file.
 """
 
+from typing import Literal
+
 
 class KVTraceError(Exception):
     """Base of all errors that kvtrace raises on purpose."""
@@ -91,5 +93,22 @@ class ReplayMismatchError(KVTraceError):
     """Two ways to compute the same sums differ: a bug of kvtrace."""
 
 
+InvalidReason = Literal[
+    "unknown-engine",  # no rules or numerics of this name
+    "impossible-setup",  # the engine cannot run the backend or write the format
+    "unsplittable-heads",  # KV heads that do not split over the ranks
+    "per-head-refused",  # the backend takes no scale per head, and the engine does not start
+    "wrong-model",  # layers or heads differ from the model's
+    "engine-crash",  # the engine would not start with the artifact, or would die
+    "missing-scale",  # a layer or head has none
+    "unusable-value",  # 0, negative, NaN, inf or too large
+    "no-fp8",  # no captured engine had an FP8 cache
+]
+
+
 class InvalidCandidateError(KVTraceError):
     """One candidate cannot be used; it is reported as invalid with this reason."""
+
+    def __init__(self, text: str, reason: InvalidReason) -> None:
+        super().__init__(text)
+        self.reason: InvalidReason = reason

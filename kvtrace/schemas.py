@@ -13,9 +13,9 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from kvtrace.calibration.manifest import Manifest
-from kvtrace.findings.artifact.report_model import ScalesReport
 from kvtrace.gate.comparison import Comparison
 from kvtrace.gate.outcome import CheckOutcome
+from kvtrace.report.scales.model import ScalesReport
 from kvtrace.report.sections import Report
 
 _PUBLISHED: Final[dict[str, Any]] = {

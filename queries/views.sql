@@ -50,15 +50,17 @@ FROM 'rows.parquet';
 --                    head gets one that just covers it. No value is ever out
 --                    of range or clipped: those counts are 0 by that rule, and
 --                    an interval of them, made of the requests seen, too wide
+--   reason_id  which reason the words of `reason` give, such as
+--              per-head-refused; NULL where valid
 --   calibrated_max_length  positions below this were calibrated on; NULL: not
 --                          known
 --   rounding_floor_db      SQNR in dB that rounding alone leaves: no scale
 --                          does better; NULL: nothing is rounded to a float
 --                          format (bf16, int8), or a run of before 1.2
 CREATE OR REPLACE VIEW candidates AS
-SELECT candidate, ordinal, kind, status, reason, hypothetical, engine, format,
-  granularity, artifact, artifact_sha256, calibrated_max_length, note,
-  rounding_floor_db
+SELECT candidate, ordinal, kind, status, reason, reason_id, hypothetical,
+  engine, format, granularity, artifact, artifact_sha256,
+  calibrated_max_length, note, rounding_floor_db
 FROM 'candidates.parquet';
 
 -- One row per (source, valid candidate, layer, kv_head, tensor).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -14,19 +15,21 @@ ROOT = Path(__file__).parents[1]
 
 MAY_IMPORT = {
     "errors": set(),
+    "version": set(),
     "byte_text": set(),
     "plain_text": set(),
     "extras": {"errors"},
     "sample_size": set(),
-    "capture": {"byte_text", "errors", "plain_text", "sample_size", "trace"},
-    "trace": {"byte_text", "errors", "plain_text"},
+    "capture": {"byte_text", "errors", "plain_text", "sample_size", "trace", "version"},
+    "trace": {"byte_text", "errors", "plain_text", "version"},
     "numerics": {"errors", "trace"},
     "runs": {"errors", "plain_text", "trace"},
-    "profile": {"errors", "trace", "numerics"},
+    "profile": {"errors", "trace", "numerics", "version"},
     "scales": {"errors", "plain_text", "trace", "numerics"},
-    "calibration": {"errors", "plain_text", "trace", "numerics", "profile", "scales"},
+    "calibration": {"version", "errors", "plain_text", "trace", "numerics", "profile", "scales"},
     "candidates": {"errors", "plain_text", "trace", "numerics", "scales", "findings"},
     "evaluation": {
+        "version",
         "errors",
         "plain_text",
         "runs",
@@ -54,9 +57,10 @@ MAY_IMPORT = {
         "runs",
     },
     "report": {"errors", "plain_text", "findings", "gate", "query", "stats", "runs", "trace"},
+    "report/scales": {"errors", "plain_text", "findings", "numerics", "report", "scales", "trace"},
 }
-"""Part of kvtrace → the other parts it may import. `commands`, `cli`, `api` and `schemas` may import
-everything."""
+"""Part of kvtrace → the other parts it may import. `commands`, `cli`, `api`, `schemas` and `reference` may
+import everything."""
 
 CAPTURE_MAY_IMPORT = {f"kvtrace.trace.{name}" for name in ("format", "chunks", "fingerprint", "lines")}
 CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py"}
@@ -81,14 +85,35 @@ def sources(folder: str) -> list[Path]:
 
 @pytest.mark.parametrize("path", sources("kvtrace"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_part_imports_only_what_lies_below_it(path: Path) -> None:
-    part = path.relative_to(ROOT / "kvtrace").parts[0].removesuffix(".py")
-    if part in {"commands", "cli", "api", "schemas", "__init__", "__main__"}:
+    parts = path.relative_to(ROOT / "kvtrace").parts
+    part = parts[0].removesuffix(".py")
+    if part in {"commands", "cli", "api", "schemas", "reference", "__init__", "__main__"}:
         return
     imported = {name.split(".")[1] for name in imported_modules(path) if name.startswith("kvtrace.")}
     beyond = {name for name in imported if name in MAY_IMPORT} | (
         imported & {"commands", "cli", "api", "schemas"}
     )
-    assert beyond - {part} <= MAY_IMPORT[part]
+    assert beyond - {part} <= MAY_IMPORT.get("/".join(parts[:2]), MAY_IMPORT[part])
+
+
+@pytest.mark.parametrize("path", sources("kvtrace"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_part_imports_the_packages_front(path: Path) -> None:
+    part = path.relative_to(ROOT / "kvtrace").parts[0].removesuffix(".py")
+    if part not in {"commands", "cli", "api", "__init__", "__main__"}:
+        assert "kvtrace" not in imported_modules(path)
+
+
+def test_no_parts_import_each_other_in_a_circle() -> None:
+    below = {part: set(parts) for part, parts in MAY_IMPORT.items()}
+    while settled := {part for part, parts in below.items() if not parts}:
+        below = {part: parts - settled for part, parts in below.items() if part not in settled}
+    assert not below
+
+
+def test_the_architecture_page_has_these_parts_and_directions() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z_/]+)` \| .+ \| (.*) \|$", page, re.MULTILINE)
+    assert {part: set(re.findall(r"`([a-z_/]+)`", parts)) for part, parts in rows} == MAY_IMPORT
 
 
 @pytest.mark.parametrize("path", sources("kvtrace"), ids=lambda path: str(path.relative_to(ROOT)))

@@ -7,24 +7,25 @@ import io
 import json
 import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import same_as
 from same_as import pairs, plant
 from same_as.allowed import Allowed, AllowedError, read_allowed
 from same_as.commands import Case, Command
 from same_as.compare import Compared, compare
 from same_as.outputs import Output
 from same_as.page import page_parts
-from same_as.parts import table_values, tensor_values
+from same_as.parts import printed_parts, table_values, tensor_values
 from same_as.side import Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @dataclass
@@ -135,6 +136,8 @@ def test_a_tolerance_allows_last_digits_and_no_more(file: File) -> None:
     allowed = file.allow(path="*.frac", tolerance=1e-12)
     assert values({"a": {"frac": 1.0}}, {"a": {"frac": 1.0 + 1e-13}}, allowed).verdict == "intended"
     assert values({"a": {"frac": 1.0}}, {"a": {"frac": 1.0 + 1e-11}}, allowed).verdict == "DIFFERENT"
+    assert values({"a": {"frac": "1.0"}}, {"a": {"frac": "1.00000000001"}}, allowed).verdict == "DIFFERENT"
+    assert values({"a": {"frac": "1.0"}}, {"a": {"frac": "1.0000000000001"}}, allowed).verdict == "intended"
     assert values({"a": {"frac": 0.0}}, {"a": {"frac": None}}, allowed).verdict == "DIFFERENT"
 
 
@@ -180,6 +183,15 @@ def test_a_new_column_of_a_table_is_a_difference_with_the_columns_name() -> None
     assert compare("t", same, other, []).shown[1].startswith("+ layer = ")
     narrower = {"table": table_values(parquet(before | {"n": np.array([1, 2], np.int32)}))}
     assert compare("t", same, narrower, []).shown[1:] == ('- n.type = "int64"', '+ n.type = "int32"')
+
+
+def test_csv_is_compared_by_column_even_where_no_row_is() -> None:
+    command = Command("q", "query", "csv")
+    side = Side("base", Path("/a"), Path("/b"))
+    before, after = (printed_parts(command, 0, one, b"", side) for one in (b"a,b\n1,2\n", b"a,b,c\n1,2,3\n"))
+    assert compare("q", before, after, []).shown[1:] == ('+ columns.c = ""', '+ rows[0].c = "3"')
+    empty, narrower = (printed_parts(command, 0, content, b"", side) for content in (b"a,b\n", b"a\n"))
+    assert compare("q", empty, narrower, []).shown[1:] == ('- columns.b = ""',)
 
 
 def test_a_tensor_file_is_compared_tensor_by_tensor() -> None:
@@ -247,3 +259,11 @@ def test_faults_are_planted_with_what_tests_incidents_has(
     assert described["artifacts"] == ["shipped"]
     folder = tmp_path / described["name"]
     assert sorted(path.name for path in folder.iterdir()) == ["incident.kvtrace", "shipped"]
+
+
+def test_the_file_that_is_read_passes_over_times_and_checksums_of_a_run_and_nothing_else() -> None:
+    allowed = read_allowed(Path(same_as.__file__).with_name("differences.toml"))
+    before = {"created_at": 1.0, "crc32c": "a", "tables": {"cells.parquet": "b"}, "method": "profile"}
+    after = {"created_at": 2.0, "crc32c": "c", "tables": {"cells.parquet": "d"}, "method": "direct"}
+    found = compare("sample/replay/run/run.json", {"json": before}, {"json": after}, allowed)
+    assert found.shown[1:] == ('- method = "profile"', '+ method = "direct"')

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -101,3 +104,12 @@ def test_plain_duckdb_and_polars_read_the_sample_and_a_run(run_path: Path) -> No
     total = duckdb.sql(f"SELECT sum(num_values) FROM '{run_path}/cells.parquet' WHERE candidate = 'bf16'")
     rows = len(pl.read_parquet(run_path / "rows.parquet"))
     assert total.fetchall() == [(rows * 30 * 3 * 2 * 64,)]
+
+
+def test_reports_of_one_trace_differ_in_their_time_alone_however_busy_the_machine_is(run_path: Path) -> None:
+    command = [sys.executable, "-m", "kvtrace", "report", str(SAMPLE), "--scales", str(HALVED), "--json"]
+    assert run_path.is_dir()  # the trace has been counted: what is left is replayed, asked and printed
+    made = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
+    texts = {re.sub(rb'"created_at": [0-9.]+', b"", process.communicate()[0]) for process in made}
+    assert [process.returncode for process in made] == [0] * 3
+    assert len(texts) == 1

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.numerics.captured import magnitudes_of
-from kvtrace.numerics.compiled import cache_write
-from kvtrace.numerics.counted import counted_errors
+from kvtrace.numerics.error_counts import error_counts
 from kvtrace.numerics.limits import max_flushed_code
 
 if TYPE_CHECKING:
@@ -88,11 +87,13 @@ def _errors(
     magnitudes: Magnitudes, scales: NDArray[np.float64], engine: str, dtype: StoredDtype | str
 ) -> CountedErrors:
     num_magnitudes = len(magnitudes.values)
-    return counted_errors(
+    return error_counts(
         magnitudes.values.astype(np.float32),
         np.arange(num_magnitudes, dtype=np.uint32),
         magnitudes.counts.astype(np.float64),
         np.array([0, num_magnitudes]),
         scales.astype(np.float32),
-        cache_write(engine, "e4m3fn", dtype),
+        engine=engine,
+        format="e4m3fn",
+        dtype=dtype,
     )

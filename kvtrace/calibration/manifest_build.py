@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import kvtrace
 from kvtrace.calibration.holdout_error import TensorCost, tensor_costs
 from kvtrace.calibration.manifest import (
     Manifest,
@@ -22,6 +21,7 @@ from kvtrace.calibration.manifest import (
     ManifestRows,
     ManifestTrace,
 )
+from kvtrace.version import __version__
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def manifest_of(calibration: Calibration) -> Manifest:
     """Return the manifest; its scale hash is filled in when the scales are written."""
     return Manifest(
-        kvtrace_version=kvtrace.__version__,
+        kvtrace_version=__version__,
         created_at=time.time(),
         model=ManifestModel.model_validate(calibration.model.model_dump()),
         dataset=_dataset(calibration),

@@ -85,8 +85,7 @@ def _errors(
 ) -> NDArray[np.float64]:
     if not len(scales):
         return np.array([np.inf])
-    found = find_engine(engine)
-    if found.divides_in_float32(dtype) and found.rounding == "nearest":
+    if find_engine(engine).rounds_once(dtype):
         return squared_errors(magnitudes, scales)
     return round_trip_errors(magnitudes, scales, engine=engine, dtype=dtype)
 

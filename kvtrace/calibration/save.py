@@ -15,7 +15,7 @@ import numpy as np
 from kvtrace.calibration.bfloat16 import bfloat16_bits, nearest_bfloat16
 from kvtrace.errors import InputError, OutputExistsError
 from kvtrace.scales.artifact import StoredScale, scales_sha256
-from kvtrace.scales.formats import compressed_tensors
+from kvtrace.scales.formats.compressed_tensors import METHOD, is_kv_scale
 from kvtrace.scales.names import layer_of, resembles_kv_scale
 from kvtrace.scales.source import INDEX_SUFFIX, MANIFEST_FILE, open_source
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 SCALES_FILE: Final = "model-kv-scales.safetensors"
 _INDEX_FILE: Final = f"model{INDEX_SUFFIX}"
-_METHOD: Final = "compressed-tensors"
 _KEY_PROJECTION: Final = re.compile(r"\.(?:k|qkv)_proj\.weight$")
 
 
@@ -96,17 +95,17 @@ def with_kv_scheme(config: dict[str, Any], granularity: Granularity, *, where: s
     Raises InputError: the model is quantized by a method with other rules for KV-cache scales.
     """
     quantization = config.get("quantization_config") or {
-        "quant_method": _METHOD,
+        "quant_method": METHOD,
         "format": "dense",
         "quantization_status": "frozen",
         "config_groups": {},
         "ignore": [],
     }
-    if quantization.get("quant_method") != _METHOD:
+    if quantization.get("quant_method") != METHOD:
         raise InputError(
             f"{where}: is quantized with {quantization.get('quant_method')!r}, which reads KV-cache scales "
             "by rules "
-            f"of its own; expected no quantization or {_METHOD}"
+            f"of its own; expected no quantization or {METHOD}"
         )
     scheme = {
         "num_bits": 8,
@@ -192,7 +191,7 @@ def _weights_without_scales(source: Source) -> dict[str, str]:
     weight_map: dict[str, str] = {}
     for file in sorted({ref.path for ref in source.tensors}):
         names = [ref.name for ref in source.tensors if ref.path == file]
-        scales = [name for name in names if compressed_tensors.is_kv_scale(name) or resembles_kv_scale(name)]
+        scales = [name for name in names if is_kv_scale(name) or resembles_kv_scale(name)]
         if scales and len(scales) < len(names):
             raise InputError(
                 f"{file}: holds the KV-cache scale {scales[0]!r} among its weights, which a link cannot "

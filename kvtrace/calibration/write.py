@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.calibration.manifest_build import manifest_of
 from kvtrace.calibration.save import save_checkpoint, save_scales, with_kv_scheme
 from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.scales.formats.compressed_tensors import METHOD
 from kvtrace.scales.source import open_source
 from kvtrace.trace.fingerprint import weights_digest
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from kvtrace.calibration.calibrate import Calibration
     from kvtrace.scales.artifact import Granularity
     from kvtrace.trace.format import ModelRecord
-
-_METHOD: Final = "compressed-tensors"
 
 
 def check_target(output: Path, checkpoint: Path | None, model: ModelRecord, granularity: Granularity) -> None:
@@ -64,6 +63,6 @@ def _config(model: ModelRecord) -> dict[str, Any]:
     }
     config = dict(model.hf_config) or shape
     quantization = config.get("quantization_config")
-    if isinstance(quantization, dict) and quantization.get("quant_method") != _METHOD:
+    if isinstance(quantization, dict) and quantization.get("quant_method") != METHOD:
         config.pop("quantization_config")
     return config

@@ -1,1 +1,79 @@
-"""A candidate: scales as one engine setup would apply them, bound to traces."""
+"""A candidate: scales as one engine setup would apply them, bound to traces; one class per kind (`KINDS`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.candidates.artifact import ArtifactScales
+from kvtrace.candidates.bf16 import Bf16
+from kvtrace.candidates.candidate import Asked, Candidate
+from kvtrace.candidates.captured import default_setup
+from kvtrace.candidates.effective import EffectiveScales
+from kvtrace.candidates.given import GivenScales
+from kvtrace.candidates.online import OnlineScales
+from kvtrace.candidates.setup import ServingSetup
+from kvtrace.candidates.unit import UnitScales
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from kvtrace.scales import ScaleArtifact
+    from kvtrace.trace.reader import Trace
+
+__all__ = [
+    "KINDS",
+    "ArtifactScales",
+    "Bf16",
+    "Candidate",
+    "EffectiveScales",
+    "GivenScales",
+    "OnlineScales",
+    "ServingSetup",
+    "UnitScales",
+    "standard_candidates",
+]
+
+KINDS: Final[tuple[type[Candidate], ...]] = (
+    Bf16,
+    EffectiveScales,
+    UnitScales,
+    ArtifactScales,
+    GivenScales,
+    OnlineScales,
+)
+"""In the order of a run's candidates."""
+
+
+def standard_candidates(
+    traces: Sequence[Trace],
+    artifacts: Iterable[ScaleArtifact] = (),
+    setup: ServingSetup | None = None,
+    policies: Iterable[str] = (),
+    *,
+    against: Path | None = None,
+) -> list[Candidate]:
+    """Return bf16, effective (where a cache was static FP8), unit, one per artifact, one per policy.
+
+    setup: one for all; None: `default_setup`. policies: names that `OnlineScales` takes; a repeated one
+    counts once. against: a checkpoint that those of the artifacts are compared with.
+    Every candidate has a name of its own: an artifact called like another is numbered.
+    Raises InputError: an unknown policy, or nothing to compare. ArtifactError: a checkpoint without weights.
+    """
+    asked = Asked(traces, setup or default_setup(traces), tuple(artifacts), tuple(policies), against)
+    found = [candidate for kind in KINDS for candidate in kind.among(asked)]
+    taken = {candidate.name for candidate in found if not candidate.is_given}
+    return [
+        replace(candidate, name=_unused_name(candidate.name, taken)) if candidate.is_given else candidate
+        for candidate in found
+    ]
+
+
+def _unused_name(name: str, taken: set[str]) -> str:
+    number, unused = 1, name
+    while unused in taken:
+        number += 1
+        unused = f"{name}#{number}"
+    taken.add(unused)
+    return unused

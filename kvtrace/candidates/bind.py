@@ -6,13 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.candidates.apply import apply_candidate
 from kvtrace.errors import InvalidCandidateError, NoValidCandidateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kvtrace.candidates.apply import AppliedScales
+    from kvtrace.candidates.applied import AppliedScales
     from kvtrace.candidates.candidate import Candidate
     from kvtrace.trace.reader import Trace
 
@@ -20,66 +19,73 @@ _MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class BoundCandidate:
-    """A candidate and its scales in each source, or why it is invalid."""
+class Bound:
+    """All candidates of a run, in order: their scales in each source, or why they are invalid."""
 
-    candidate: Candidate
-    scales: Mapping[str, AppliedScales]
-    """By source; a source without an entry has no such candidate. Empty where invalid."""
-    reason: str | None = None
-
-    @property
-    def hypothetical(self) -> bool:
-        """Whether the captured engine of any source did something else."""
-        return not self.scales or any(scales.hypothetical for scales in self.scales.values())
+    candidates: tuple[Candidate, ...]
+    scales: Mapping[str, Mapping[str, AppliedScales]]
+    """Candidate's name → source → scales; a source without an entry has no such candidate."""
+    reasons: Mapping[str, InvalidCandidateError]
+    """Name of each invalid candidate → why."""
 
     @property
-    def granularity(self) -> str | None:
-        """Return tensor or attn_head as applied, the finer where sources differ."""
-        return min((s.granularity for s in self.scales.values() if s.granularity), default=None)
+    def valid(self) -> tuple[Candidate, ...]:
+        """Return the candidates that are scored."""
+        return tuple(one for one in self.candidates if one.name not in self.reasons)
 
-    @property
-    def note(self) -> str | None:
-        """Return the distinct notes of all sources."""
-        notes = dict.fromkeys(scales.note for scales in self.scales.values() if scales.note)
-        return "; ".join(notes) or None
+    def of(self, candidate: Candidate) -> tuple[AppliedScales, ...]:
+        """Return a candidate's scales in the sources that have it; none where it is invalid."""
+        return tuple(self.scales.get(candidate.name, {}).values())
+
+    def in_source(self, source: str) -> tuple[AppliedScales, ...]:
+        """Return the scales of one source, by candidate."""
+        return tuple(found[source] for found in self.scales.values() if source in found)
 
 
-def bind_candidates(candidates: Sequence[Candidate], sources: Mapping[str, Trace]) -> list[BoundCandidate]:
-    """Return one bound candidate each, in order.
+def bind_candidates(candidates: Sequence[Candidate], sources: Mapping[str, Trace]) -> Bound:
+    """Return the candidates' scales in every source. Their names differ.
 
     Raises NoValidCandidateError: none of the artifacts asked for is valid (or, where none was, no candidate).
     """
-    bound = [_bind(candidate, sources) for candidate in candidates]
-    asked = [one for one in bound if one.candidate.kind == "artifact"] or bound
-    if not any(one.reason is None for one in asked):
-        raise NoValidCandidateError(f"no candidate can be replayed: {_reasons(asked) or 'none was given'}")
-    return bound
+    scales: dict[str, Mapping[str, AppliedScales]] = {}
+    reasons: dict[str, InvalidCandidateError] = {}
+    for candidate in candidates:
+        try:
+            scales[candidate.name] = _scales_in(candidate, sources)
+        except InvalidCandidateError as error:
+            reasons[candidate.name] = error
+    asked = [one for one in candidates if one.is_given] or candidates
+    if not any(one.name in scales for one in asked):
+        invalid = {one.name: str(reasons[one.name]) for one in asked}
+        raise NoValidCandidateError(
+            f"no candidate can be replayed: {_said_once(invalid) or 'none was given'}"
+        )
+    return Bound(tuple(candidates), scales, reasons)
 
 
-def _reasons(invalid: Sequence[BoundCandidate]) -> str:
+def _scales_in(candidate: Candidate, sources: Mapping[str, Trace]) -> dict[str, AppliedScales]:
+    found: dict[str, AppliedScales] = {}
+    for source, trace in sources.items():
+        try:
+            applied = candidate.scales_for(trace)
+        except InvalidCandidateError as error:
+            where = f" (in {source})" if len(sources) > 1 else ""
+            raise InvalidCandidateError(f"{error}{where}", error.reason) from error
+        if applied is not None:
+            found[source] = applied
+    if not found:
+        raise InvalidCandidateError("no captured engine had a static FP8 cache", "no-fp8")
+    return found
+
+
+def _said_once(reasons: Mapping[str, str]) -> str:
     """Return each distinct reason once, after the names that it holds for."""
-    names: dict[str | None, list[str]] = defaultdict(list)
-    for one in invalid:
-        names[one.reason].append(one.candidate.name)
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, reason in reasons.items():
+        names[reason].append(name)
     return "; ".join(f"{_some(found)}: {reason}" for reason, found in names.items())
 
 
 def _some(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _bind(candidate: Candidate, sources: Mapping[str, Trace]) -> BoundCandidate:
-    scales: dict[str, AppliedScales] = {}
-    for source, trace in sources.items():
-        try:
-            applied = apply_candidate(candidate, trace)
-        except InvalidCandidateError as error:
-            where = f" (in {source})" if len(sources) > 1 else ""
-            return BoundCandidate(candidate, {}, f"{error}{where}")
-        if applied is not None:
-            scales[source] = applied
-    if not scales:
-        return BoundCandidate(candidate, {}, "no captured engine had a static FP8 cache")
-    return BoundCandidate(candidate, scales)

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from kvtrace import __version__
 from kvtrace.errors import VLLMNotFoundError
+from kvtrace.version import __version__
 
 OLDEST_VLLM: Final = "0.28"
 """The oldest that capture was run with; capture/README.md has the list."""

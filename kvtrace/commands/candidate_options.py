@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvtrace.errors import InputError
+from kvtrace.numerics import DEFAULT_ENGINE, ENGINES, FORMATS
+from kvtrace.numerics.online import ONLINE_POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from kvtrace.evaluation import EngineSetup
+    from kvtrace.candidates.setup import ServingSetup
+    from kvtrace.evaluation import ReplayRequest
     from kvtrace.runs.record import PolicyStamp
     from kvtrace.trace.reader import Trace
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
 
 TRACES = Annotated[list[Path], typer.Argument(help="Traces: NAME.kvtrace.", show_default=False)]
 SCALES = Annotated[
@@ -44,14 +53,14 @@ ENGINE = Annotated[
     str | None,
     typer.Option(
         "--engine",
-        help="Numerics to replay: vllm-cuda, vllm-triton, vllm-cpu, vllm-rocm or sglang. "
-        "Default: the captured engine's if its cache was static FP8, else vllm-cuda.",
+        help=f"Numerics to replay: {_listed(ENGINES)}. "
+        f"Default: the captured engine's if its cache was static FP8, else {DEFAULT_ENGINE}.",
         show_default=False,
     ),
 ]
 FP8_FORMAT = Annotated[
     str | None,
-    typer.Option("--fp8-format", help="e4m3fn, e5m2 or e4m3fnuz. Default: the engine's.", show_default=False),
+    typer.Option("--fp8-format", help=f"{_listed(FORMATS)}. Default: the engine's.", show_default=False),
 ]
 
 
@@ -85,7 +94,7 @@ ONLINE = Annotated[
     list[str] | None,
     typer.Option(
         "--online",
-        help="A cache with scales per token and head: fp8-per-token-head or int8-per-token-head.",
+        help=f"A cache with scales per token and head: {_listed(ONLINE_POLICIES)}.",
         show_default=False,
     ),
 ]
@@ -106,7 +115,47 @@ POLICY = Annotated[
 ]
 
 
-def policy_stamp(path: Path | None) -> PolicyStamp | None:
+def request_for(
+    traces: list[Path],
+    *,
+    scales: list[Path] | None,
+    artifact_format: str | None,
+    against: Path | None,
+    engine: str | None,
+    fp8_format: str | None,
+    backend: str | None,
+    tp: int | None,
+    skip_layers: str | None,
+    manifest: Path | None,
+    policy: Path | None,
+    device: str | None,
+    online: list[str] | None = None,
+) -> ReplayRequest:
+    """Return the replay that the options ask for.
+
+    Raises InputError: an unknown name or layer, no captured layer is left to quantize, or a trace or file
+    cannot be used.
+    """
+    from kvtrace.evaluation import standard_request
+    from kvtrace.runs.manifest import load_manifest
+    from kvtrace.trace.reader import open_trace
+
+    supplied, stamp = load_manifest(manifest) if manifest else None, _policy_stamp(policy)
+    opened = [open_trace(path) for path in traces]
+    setup = _chosen_setup(opened, engine, fp8_format)
+    setup = replace(setup, backend=backend, tp=tp, skip_layers=_layers(skip_layers, opened))
+    request = standard_request(
+        opened,
+        scales or (),
+        setup,
+        artifact_format=artifact_format,
+        policies=online or (),
+        against=against,
+    )
+    return replace(request, manifest=supplied, policy=stamp, device=device)
+
+
+def _policy_stamp(path: Path | None) -> PolicyStamp | None:
     """Return what a run keeps of the policy at `path`. Raises PolicyError: it cannot be used."""
     if path is None:
         return None
@@ -117,30 +166,13 @@ def policy_stamp(path: Path | None) -> PolicyStamp | None:
     return PolicyStamp(file.sha256, file.policy.date.isoformat())
 
 
-def chosen_setup(
-    traces: Sequence[Trace],
-    *,
-    engine: str | None,
-    fp8_format: str | None,
-    backend: str | None,
-    tp: int | None,
-    skip_layers: str | None,
-) -> EngineSetup:
-    """Return the engine setup that the options ask for.
-
-    Raises InputError: an unknown name or layer, or no captured layer is left to quantize.
-    """
-    from kvtrace.candidates.candidate import EngineSetup, default_setup
+def _chosen_setup(traces: Sequence[Trace], engine: str | None, fp8_format: str | None) -> ServingSetup:
+    from kvtrace.candidates.captured import default_setup
+    from kvtrace.candidates.setup import ServingSetup
     from kvtrace.numerics import find_engine, find_pair
 
-    setup = default_setup(traces) if engine is None else EngineSetup(find_engine(engine).name)
-    setup = replace(
-        setup,
-        format=fp8_format or setup.format,
-        backend=backend,
-        tp=tp,
-        skip_layers=_layers(skip_layers, traces),
-    )
+    setup = default_setup(traces) if engine is None else ServingSetup(find_engine(engine).name)
+    setup = replace(setup, format=fp8_format or setup.format)
     find_pair(setup.engine, setup.fp8_format)
     return setup
 

@@ -64,7 +64,7 @@ def query(
     parameters = _parameters(param or [])
     found = None if name is None else find_query(name)
     opened = open_run(run)
-    connection = connect_with_views(opened)
+    connection = connect_with_views(opened, large_on_all_cores=True)
     if found is not None:
         result = run_query(connection, found, parameters, limit=limit)
     else:

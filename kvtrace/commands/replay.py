@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,15 +23,12 @@ from kvtrace.commands.candidate_options import (
     SKIP_LAYERS,
     TENSOR_PARALLEL,
     TRACES,
-    chosen_setup,
-    policy_stamp,
+    request_for,
 )
+from kvtrace.commands.notes import notes_on_stderr
 from kvtrace.commands.numba_start import start_without_linear_algebra
 from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
 from kvtrace.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def replay(
@@ -68,7 +67,7 @@ def replay(
 ) -> None:
     """Replay traces through FP8 under every candidate, and write a run of additive sums.
 
-    Candidates: bf16, the engine's effective scales (if its cache was FP8), 1.0, and each artifact.
+    Candidates: bf16, the engine's effective scales (if its cache was static FP8), 1.0, and each artifact.
     The first replay of a trace reads its tensors and keeps exact counts in it; later ones read the counts.
     """
     from kvtrace.extras import require_extra
@@ -77,67 +76,35 @@ def replay(
     start_without_linear_algebra()
     from kvtrace.capture.options import parse_bytes
     from kvtrace.commands.progress import show_progress
-    from kvtrace.evaluation import compared_with, standard_candidates
-    from kvtrace.evaluation import replay as replay_traces
-    from kvtrace.runs.manifest import load_manifest
+    from kvtrace.evaluation import replay as replay_request
     from kvtrace.runs.write import check_output
-    from kvtrace.scales import load_artifact
-    from kvtrace.trace.reader import open_trace
-    from kvtrace.trace.several import rows_left_out
 
     if direct and verify:
         raise InputError("one of --direct and --verify can be given: --verify replays both ways")
     check_output(output, force=force)
     memory_bytes = parse_bytes(memory)
-    supplied, stamp = load_manifest(manifest) if manifest else None, policy_stamp(policy)
-    opened = [open_trace(path) for path in traces]
-    setup = chosen_setup(
-        opened, engine=engine, fp8_format=fp8_format, backend=backend, tp=tp, skip_layers=skip_layers
-    )
-    artifacts = [load_artifact(path, artifact_format) for path in scales or []]
-    candidates = compared_with(standard_candidates(opened, artifacts, setup, online or ()), against)
-    notes: list[str] = []
-    with show_progress("replay") as progress:
-        replay_traces(
-            opened,
-            candidates,
-            output,
-            method="verify" if verify else "direct" if direct else "profile",
+    with notes_on_stderr(logging.INFO):
+        request = request_for(
+            traces,
+            scales=scales,
+            artifact_format=artifact_format,
+            against=against,
+            engine=engine,
+            fp8_format=fp8_format,
+            backend=backend,
+            tp=tp,
+            skip_layers=skip_layers,
+            online=online,
+            manifest=manifest,
+            policy=policy,
             device=device,
-            memory_bytes=memory_bytes,
-            manifest=supplied,
-            policy=stamp,
-            intervals=intervals,
-            force=force,
-            progress=progress,
-            say=notes.append,
         )
-    for line in (*rows_left_out(opened), *_invalid(output), *notes, *_what_was_read(output)):
-        typer.echo(line, err=True)
+        request = replace(
+            request,
+            method="verify" if verify else "direct" if direct else "profile",
+            memory_bytes=memory_bytes,
+            intervals=intervals,
+        )
+        with show_progress("replay") as progress:
+            replay_request(request, output, force=force, progress=progress)
     typer.echo(output)
-
-
-def _invalid(run: Path) -> Iterator[str]:
-    import pyarrow.parquet as pq
-
-    from kvtrace.plain_text import plain
-    from kvtrace.runs.schema import CANDIDATES
-
-    columns = ["candidate", "status", "reason"]
-    for row in pq.ParquetFile(run / CANDIDATES.file_name).read(columns).to_pylist():
-        if row["status"] == "invalid":
-            yield f"{plain(row['candidate'], 200)}: invalid, not scored: {plain(row['reason'] or '', 1_000)}"
-
-
-def _what_was_read(run: Path) -> Iterator[str]:
-    from kvtrace.plain_text import plain
-    from kvtrace.runs.record import RunRecord
-    from kvtrace.runs.schema import RUN_FILE
-    from kvtrace.trace.format import unseal
-
-    for source in unseal((run / RUN_FILE).read_bytes(), RunRecord).sources:
-        name = plain(source.name, 200)
-        if not source.tensors_reread:
-            yield f"{name}: its profile was used, tensors were not reread (inspect --verify does)"
-        elif source.method == "direct":
-            yield f"{name}: replayed element by element"

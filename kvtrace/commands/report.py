@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,23 +24,17 @@ from kvtrace.commands.candidate_options import (
     SCALES,
     SKIP_LAYERS,
     TENSOR_PARALLEL,
-    chosen_setup,
-    policy_stamp,
+    request_for,
 )
+from kvtrace.commands.notes import notes_on_stderr
 from kvtrace.commands.numba_start import start_without_linear_algebra
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
 from kvtrace.errors import InputError, NotATraceError, OutputExistsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kvtrace.evaluation import EngineSetup
+    from kvtrace.evaluation import ReplayRequest
     from kvtrace.report.sections import Report
-    from kvtrace.runs.manifest import SuppliedManifest
     from kvtrace.runs.open import Run
-    from kvtrace.runs.record import PolicyStamp
-    from kvtrace.scales import ScaleArtifact
-    from kvtrace.trace.reader import Trace
 
 
 _MOST_WITH_INTERVALS = 16
@@ -123,30 +119,23 @@ def report(
             run = inputs[0]
         else:
             require_extra("analysis", "report", "torch", "safetensors")
-            from kvtrace.runs.manifest import load_manifest
-            from kvtrace.scales import load_artifact
-
-            def setup_for(traces: Sequence[Trace]) -> EngineSetup:
-                return chosen_setup(
-                    traces,
+            start_without_linear_algebra()
+            with notes_on_stderr(logging.WARNING):
+                request = request_for(
+                    inputs,
+                    scales=scales,
+                    artifact_format=artifact_format,
+                    against=against,
                     engine=engine,
                     fp8_format=fp8_format,
                     backend=backend,
                     tp=tp,
                     skip_layers=skip_layers,
+                    manifest=manifest,
+                    policy=policy,
+                    device=device,
                 )
-
-            run = _replayed(
-                inputs,
-                [load_artifact(path, artifact_format) for path in scales or []],
-                setup_for,
-                Path(scratch) / "run",
-                against=against,
-                device=device,
-                manifest=load_manifest(manifest) if manifest else None,
-                policy=policy_stamp(policy),
-                intervals=intervals,
-            )
+                run = _replayed(request, intervals, Path(scratch) / "run")
         opened = open_run(run)
         built = build_report(opened, top=top, run_kept=is_run)
         text = _rendered(built, opened, chosen)
@@ -203,44 +192,13 @@ def _is_run(inputs: list[Path], for_traces: list[str]) -> bool:
     return True
 
 
-def _replayed(
-    paths: list[Path],
-    artifacts: list[ScaleArtifact],
-    setup_for: Callable[[Sequence[Trace]], EngineSetup],
-    out: Path,
-    *,
-    against: Path | None,
-    device: str | None,
-    manifest: SuppliedManifest | None,
-    policy: PolicyStamp | None,
-    intervals: bool | None,
-) -> Path:
-    start_without_linear_algebra()
+def _replayed(request: ReplayRequest, intervals: bool | None, out: Path) -> Path:
+    """Replay into `out`. intervals: None: where they come at little cost."""
     from kvtrace.commands.progress import show_progress
-    from kvtrace.evaluation import compared_with, replay, standard_candidates
+    from kvtrace.evaluation import replay
     from kvtrace.profile.ready import has_tensors
-    from kvtrace.trace.reader import open_trace
-    from kvtrace.trace.several import rows_left_out
 
-    traces = [open_trace(path) for path in paths]
-    for line in rows_left_out(traces):
-        typer.echo(line, err=True)
-    candidates = compared_with(standard_candidates(traces, artifacts, setup_for(traces)), against)
     if intervals is None:
-        intervals = len(candidates) <= _MOST_WITH_INTERVALS and all(map(has_tensors, traces))
-    notes: list[str] = []
+        intervals = len(request.candidates) <= _MOST_WITH_INTERVALS and all(map(has_tensors, request.traces))
     with show_progress("replay") as progress:
-        run = replay(
-            traces,
-            candidates,
-            out,
-            device=device,
-            manifest=manifest,
-            policy=policy,
-            intervals=intervals,
-            progress=progress,
-            say=notes.append,
-        )
-    for line in notes:
-        typer.echo(line, err=True)
-    return run
+        return replay(replace(request, intervals=intervals), out, progress=progress)

@@ -60,9 +60,9 @@ def scales(
 
     require_extra("analysis", "scales", "torch")
     from kvtrace.errors import InputError, InvalidCandidateError
-    from kvtrace.findings.artifact.report import scales_report
-    from kvtrace.findings.artifact.text import report_text
     from kvtrace.findings.artifact.weights import require_existing
+    from kvtrace.report.scales.build import scales_report
+    from kvtrace.report.scales.text import scales_text
     from kvtrace.scales import load_artifact
     from kvtrace.trace.reader import open_trace
 
@@ -82,6 +82,6 @@ def scales(
     if chosen_format(output_format, as_json=as_json) is TextFormat.json:
         deliver(report.model_dump_json(indent=2) + "\n", output, force=force)
     else:
-        deliver(report_text(report), output, force=force)
+        deliver(scales_text(report), output, force=force)
     if report.has_errors:
         raise typer.Exit(EXIT_ERRORS)

@@ -1,29 +1,6 @@
-"""Replay traces through candidates: `replay` is the main path, `candidate` says what can be compared."""
+"""Replay traces through candidates: `replay` is the main path, `ReplayRequest` what it is asked for."""
 
-from kvtrace.candidates.candidate import (
-    Candidate,
-    EngineSetup,
-    bf16,
-    compared_with,
-    effective,
-    from_artifact,
-    from_scales,
-    online,
-    standard_candidates,
-    unit,
-)
 from kvtrace.evaluation.replay import replay
+from kvtrace.evaluation.request import ReplayRequest, standard_request
 
-__all__ = [
-    "Candidate",
-    "EngineSetup",
-    "bf16",
-    "compared_with",
-    "effective",
-    "from_artifact",
-    "from_scales",
-    "online",
-    "replay",
-    "standard_candidates",
-    "unit",
-]
+__all__ = ["ReplayRequest", "replay", "standard_request"]

@@ -2,99 +2,75 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvtrace.calibration.magnitudes import Group, Magnitudes
+from kvtrace.candidates.artifact import ArtifactScales
 from kvtrace.errors import InvalidCandidateError
-from kvtrace.findings.artifact import MEASURED_BY_A_RUN, RULES, audit
+from kvtrace.findings.artifact.audit import audit, audit_context, unit_of
 from kvtrace.findings.artifact.observed import Observed, observe, per_unit
-from kvtrace.findings.artifact.report import audit_context, unit_of
+from kvtrace.findings.artifact.rules import RULES
 from kvtrace.numerics.captured import magnitudes_of
-from kvtrace.runs.schema import FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from kvtrace.candidates.bind import BoundCandidate
-    from kvtrace.findings.artifact.finding import Finding
+    from kvtrace.candidates.candidate import Candidate
+    from kvtrace.findings.finding import Finding
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.profile.store import StoredProfile
-    from kvtrace.runs.write import RunWriter
     from kvtrace.trace.format import StoredDtype
     from kvtrace.trace.reader import Trace
 
-_AUDITED_FORMATS = ("e4m3fn", None)
+_AUDITED_FORMAT = "e4m3fn"
 """The rules that look at values assume e4m3fn's range."""
 
 
-def write_findings(
-    run: RunWriter,
-    source: str,
-    trace: Trace,
-    bound: Sequence[BoundCandidate],
-    profile: StoredProfile | None,
-) -> None:
-    """Write what the artifacts' audits find on one trace. profile: of the trace; None: its tensors are read.
+@dataclass(frozen=True, slots=True)
+class ArtifactFindings:
+    """What an audit found in one candidate's artifact on one trace, errors first."""
+
+    candidate: str
+    findings: tuple[Finding, ...]
+
+
+def audit_artifacts(
+    trace: Trace, candidates: Sequence[Candidate], profile: StoredProfile | None
+) -> Iterator[ArtifactFindings]:
+    """Yield what the artifacts' audits find on one trace. profile: of the trace; None: its tensors are read.
 
     An artifact whose candidate is invalid is audited too: the findings say what is wrong with it.
     """
     observed: Observed | None = None
-    for one in bound:
-        artifact = one.candidate.artifact
-        if artifact is None:
+    for one in candidates:
+        if not isinstance(one, ArtifactScales):
             continue
-        if one.candidate.format in _AUDITED_FORMATS and observed is None:
+        if one.format == _AUDITED_FORMAT and observed is None:
             observed = observe(trace, "attn_head") if profile is None else _from_profile(trace, profile)
-        _write(run, source, one.candidate.name, _findings(trace, one, observed))
+        yield ArtifactFindings(one.name, tuple(_findings(trace, one, observed)))
 
 
-def _findings(trace: Trace, one: BoundCandidate, observed: Observed | None) -> list[Finding]:
-    candidate = one.candidate
-    assert candidate.artifact is not None, "the caller skips candidates without an artifact"
-    setup = candidate.setup
+def _findings(trace: Trace, one: ArtifactScales, observed: Observed | None) -> list[Finding]:
     if observed is not None:
-        observed = observed.of_granularity(unit_of(candidate.artifact), setup.engine if setup else None)
+        observed = observed.of_granularity(unit_of(one.artifact), one.setup.engine)
     try:
         context = audit_context(
-            candidate.artifact,
+            one.artifact,
             trace,
-            engine=candidate.engine,
-            backend=setup.backend if setup else None,
-            tp=setup.tp if setup else None,
-            weights=candidate.weights,
-            observed=observed if candidate.format in _AUDITED_FORMATS else None,
+            engine=one.engine,
+            backend=one.setup.backend,
+            tp=one.setup.tp,
+            weights=one.weights,
+            observed=observed if one.format == _AUDITED_FORMAT else None,
         )
     except InvalidCandidateError:
         return []  # heads that do not split over the ranks: the candidate's reason says so
-    return audit(context, tuple(rule for rule in RULES if rule not in MEASURED_BY_A_RUN))
-
-
-def _write(run: RunWriter, source: str, candidate: str, findings: Sequence[Finding]) -> None:
-    if not findings:
-        return
-    run.write(
-        FINDINGS,
-        {
-            "source": [source] * len(findings),
-            "candidate": [candidate] * len(findings),
-            "ordinal": list(range(len(findings))),
-            "id": [finding.id for finding in findings],
-            "severity": [finding.severity for finding in findings],
-            "message": [finding.message for finding in findings],
-            "action": [finding.action for finding in findings],
-            "layers": [list(finding.layers) or None for finding in findings],
-            "evidence": [
-                json.dumps(finding.model_dump(mode="json")["evidence"], ensure_ascii=False)
-                for finding in findings
-            ],
-        },
-    )
+    return audit(context, [rule for rule in RULES if rule.in_run != "left out"])
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,15 @@ from kvtrace.numerics import round_trip
 from kvtrace.numerics.captured import MAX_FINITE_CODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
-    from kvtrace.candidates.apply import AppliedScales
-    from kvtrace.candidates.candidate import EngineSetup
+    from kvtrace.candidates.applied import AppliedScales
+    from kvtrace.candidates.setup import ServingSetup
     from kvtrace.evaluation.reading import Progress
     from kvtrace.trace.cells import Cells
     from kvtrace.trace.reader import Block, MergedLayer, Trace
-
-    Applied = tuple[EngineSetup | None, AppliedScales]
 
 _VALUES_AT_ONCE: Final = {"cpu": 1 << 15, "cuda": 1 << 24}
 """Bounds the temporaries, 60 bytes a value. On a CPU they stay in cache, and below torch's threshold for
@@ -35,16 +33,14 @@ splitting work over threads, which costs more than it brings at this size."""
 def replay_directly(
     trace: Trace,
     cells: Cells,
-    applied: Sequence[Applied],
+    applied: Sequence[AppliedScales],
     device: str,
     *,
-    on_vectors: Callable[[Vectors], None] | None = None,
     progress: Progress | None = None,
-) -> Iterator[TensorSums]:
-    """Yield the sums of every layer, K and V, once the whole trace has been read.
+) -> Iterator[TensorSums | Vectors]:
+    """Yield each block's vectors while the trace is read, then the sums of every layer, K and V.
 
-    applied: one (setup, scales) per candidate; their order is the candidate axis of the sums.
-    on_vectors: called with each block's vectors while the trace is read.
+    applied: one per candidate; their order is the candidate axis of the sums.
     Sums are float64; which rows share a block does not change counts, and sums only in their last bits.
     """
     cell_of_token = torch.from_numpy(cells.of_token).long().to(device)
@@ -56,9 +52,7 @@ def replay_directly(
         if key not in accumulators:
             accumulators[key] = _Accumulator(layer, block.tensor, len(cells), applied, device)
         cell = cell_of_token[torch.from_numpy(block.row).to(device)]
-        vectors = accumulators[key].add(block, cell)
-        if on_vectors:
-            on_vectors(vectors)
+        yield accumulators[key].add(block, cell)
     for key in sorted(accumulators):
         yield accumulators[key].sums()
 
@@ -71,7 +65,7 @@ class _Accumulator:
         layer: MergedLayer,
         tensor: str,
         num_cells: int,
-        applied: Sequence[Applied],
+        applied: Sequence[AppliedScales],
         device: str,
     ) -> None:
         self._layer, self._tensor, self._applied, self._device = layer, tensor, applied, device
@@ -88,7 +82,7 @@ class _Accumulator:
         heads = torch.tensor(
             [self._layer.kv_heads.index(head) for head in block.kv_heads], device=self._device
         )
-        scales = [self._scale(candidate, block.kv_heads) for _, candidate in self._applied]
+        scales = [self._scale(candidate, block.kv_heads) for candidate in self._applied]
         values_at_once = _VALUES_AT_ONCE[self._device.partition(":")[0]]
         rows_at_once = max(1, values_at_once // x[0].numel()) if len(x) else 1
         codes, nonfinite = [], []
@@ -97,9 +91,9 @@ class _Accumulator:
             code, has_nonfinite = self._add_values(x[rows], cell[rows], heads)
             codes.append(code)
             nonfinite.append(has_nonfinite)
-            for number, (setup, _) in enumerate(self._applied):
-                if setup is not None and (scale := scales[number]) is not None:
-                    self._add_errors(number, setup, scale, x[rows], cell[rows], heads)
+            for number, candidate in enumerate(self._applied):
+                if candidate.setup is not None and (scale := scales[number]) is not None:
+                    self._add_errors(number, candidate.setup, scale, x[rows], cell[rows], heads)
         empty = torch.empty(0, len(block.kv_heads), dtype=torch.int64)
         return Vectors(
             self._layer.index,
@@ -130,7 +124,7 @@ class _Accumulator:
         return absmax, num_nonfinite > 0
 
     def _add_errors(
-        self, number: int, setup: EngineSetup, scale: Tensor, x: Tensor, cell: Tensor, heads: Tensor
+        self, number: int, setup: ServingSetup, scale: Tensor, x: Tensor, cell: Tensor, heads: Tensor
     ) -> None:
         result = round_trip(x, scale, engine=setup.engine, format=setup.fp8_format)
         squares = (x.double() - result.restored).square_().masked_fill_(~torch.isfinite(x), 0)

@@ -8,8 +8,8 @@ import numpy as np
 
 from kvtrace.evaluation.sums import ErrorSums, TensorSums, ValueSums
 from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of
-from kvtrace.numerics.compiled import cache_write
-from kvtrace.numerics.counted import counted_errors, segment_sums
+from kvtrace.numerics.counted import segment_sums
+from kvtrace.numerics.error_counts import error_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,9 +60,17 @@ def _on_cpu(tensor: TensorProfile, batches: Sequence[ScaleBatch], num_candidates
         magnitude, place = magnitudes_of(occurring, record.dtype), place_of_code[code[entries]]
         own_count = count[entries].astype(np.float64)
         for batch in batches:
-            write = cache_write(batch.setup.engine, batch.setup.fp8_format, record.dtype)
             scale = np.ascontiguousarray(batch.scale[:, head])
-            found = counted_errors(magnitude, place, own_count, own_start - own_start[0], scale, write)
+            found = error_counts(
+                magnitude,
+                place,
+                own_count,
+                own_start - own_start[0],
+                scale,
+                engine=batch.setup.engine,
+                format=batch.setup.fp8_format,
+                dtype=record.dtype,
+            )
             counts[:, head, batch.numbers] = found.counts
             squares[:, head, batch.numbers] = found.squares
     return ErrorSums(*counts.transpose(0, 2, 3, 1), *squares.transpose(0, 2, 3, 1))

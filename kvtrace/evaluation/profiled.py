@@ -8,53 +8,48 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvtrace.evaluation.evaluate import evaluate_tensor
-from kvtrace.evaluation.in_order import worked_on
+from kvtrace.evaluation.in_order import InOrder
 from kvtrace.evaluation.scale_batch import scales_of_tensor
 from kvtrace.evaluation.sums import Vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from kvtrace.candidates.apply import AppliedScales
-    from kvtrace.candidates.candidate import EngineSetup
+    from kvtrace.candidates.applied import AppliedScales
     from kvtrace.evaluation.sums import TensorSums
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.profile.store import StoredProfile
     from kvtrace.trace.cells import Cells
 
-    Applied = tuple[EngineSetup | None, AppliedScales]
-
 
 def replay_profile(
     profile: StoredProfile,
     cells: Cells,
-    applied: Sequence[Applied],
+    applied: Sequence[AppliedScales],
     device: str,
     *,
-    on_vectors: Callable[[Vectors], None] | None = None,
-) -> Iterator[TensorSums]:
-    """Yield the sums of every layer, K and V, by layer. applied, on_vectors: as in `replay_directly`."""
+    with_vectors: bool = True,
+) -> Iterator[TensorSums | Vectors]:
+    """Yield the vectors of every layer, K and V, if asked for, and the sums, by layer.
+
+    applied: as in `replay_directly`.
+    """
 
     def evaluate(tensor: TensorProfile) -> TensorSums:
         scales = scales_of_tensor(applied, tensor.record)
         return evaluate_tensor(tensor, cells, scales, len(applied), device)
 
-    yield from worked_on(evaluate, _with_vectors(profile, on_vectors), num_threads(device))
+    with InOrder(evaluate, num_threads(device)) as pool:
+        for tensor in profile.tensors():
+            if with_vectors:
+                yield from vectors_of(tensor)
+            yield from pool.put(tensor)
+        yield from pool.rest()
 
 
 def num_threads(device: str) -> int:
     """Return the layers to evaluate at a time."""
     return (os.cpu_count() or 1) if device == "cpu" else 1
-
-
-def _with_vectors(
-    profile: StoredProfile, on_vectors: Callable[[Vectors], None] | None
-) -> Iterator[TensorProfile]:
-    for tensor in profile.tensors():
-        if on_vectors:
-            for vectors in vectors_of(tensor):
-                on_vectors(vectors)
-        yield tensor
 
 
 def vectors_of(tensor: TensorProfile) -> Iterator[Vectors]:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtrace.candidates.apply import AppliedScales
-    from kvtrace.candidates.candidate import EngineSetup
+    from kvtrace.candidates.applied import AppliedScales
+    from kvtrace.candidates.setup import ServingSetup
     from kvtrace.trace.profile_format import TensorRecord
 
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ScaleBatch:
     """Some candidates with one setup, in one layer, K or V."""
 
-    setup: EngineSetup
+    setup: ServingSetup
     numbers: NDArray[np.int64]
     """[candidate], their places along the candidate axis of the sums."""
     scale: NDArray[np.float32]
@@ -32,16 +32,14 @@ class ScaleBatch:
         return ScaleBatch(self.setup, self.numbers[candidates], self.scale[candidates, heads])
 
 
-def scales_of_tensor(
-    applied: Sequence[tuple[EngineSetup | None, AppliedScales]], tensor: TensorRecord
-) -> list[ScaleBatch]:
+def scales_of_tensor(applied: Sequence[AppliedScales], tensor: TensorRecord) -> list[ScaleBatch]:
     """Return the candidates that quantize one layer, K or V, one batch per setup."""
-    found: dict[EngineSetup, tuple[list[int], list[float]]] = {}
-    for number, (setup, scales) in enumerate(applied):
-        if setup is not None:
+    found: dict[ServingSetup, tuple[list[int], list[float]]] = {}
+    for number, scales in enumerate(applied):
+        if scales.setup is not None:
             own = scales.of_heads(tensor.layer, tensor.tensor, tensor.kv_heads)
             if own is not None:
-                numbers, values = found.setdefault(setup, ([], []))
+                numbers, values = found.setdefault(scales.setup, ([], []))
                 numbers.append(number)
                 values.extend(own)
     return [

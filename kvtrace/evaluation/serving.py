@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace import __version__
 from kvtrace.calibration.manifest import parse_manifest
 from kvtrace.runs.manifest import MeasuredManifest, ServingManifest
+from kvtrace.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kvtrace.candidates.bind import BoundCandidate
+    from kvtrace.candidates.bind import Bound
+    from kvtrace.candidates.candidate import Candidate
     from kvtrace.trace.reader import Trace
 
 _FOUND_OUT_AT_START: Final = {"cache_config": {"num_gpu_blocks"}}
@@ -20,7 +21,7 @@ _FOUND_OUT_AT_START: Final = {"cache_config": {"num_gpu_blocks"}}
 
 
 def measured_manifest(
-    traces: Sequence[Trace], bound: Sequence[BoundCandidate], candidate_id: str | None = None
+    traces: Sequence[Trace], bound: Bound, candidate_id: str | None = None
 ) -> MeasuredManifest:
     """Return what is known of the run; the rules are those of `ServingManifest`'s fields.
 
@@ -29,15 +30,15 @@ def measured_manifest(
     first, *others = [_of_trace(trace) for trace in traces]
     shared = {name: value for name, value in first.items() if all(one[name] == value for one in others)}
     subject = _subject(bound, candidate_id)
-    of_subject, disagreeing = _of_subject(subject) if subject else ({}, set())
+    of_subject, disagreeing = _of_subject(subject, bound) if subject else ({}, set())
     tokenizers = {trace.record.model.tokenizer_digest for trace in traces}
     if len(tokenizers) > 1:
         disagreeing.add("tokenizer_revision")
     return MeasuredManifest(
         measured=ServingManifest(**shared, **of_subject, evaluator_revision=__version__),
         by_default=ServingManifest(
-            baseline_id=next((one.candidate.name for one in bound if one.candidate.kind == "bf16"), None),
-            candidate_id=subject and subject.candidate.name,
+            baseline_id=next((one.name for one in bound.candidates if one.is_baseline), None),
+            candidate_id=subject and subject.name,
             tokenizer_revision=tokenizers.pop() if len(tokenizers) == 1 else None,
             calibration_corpus_sha256=subject and _calibration_corpus(subject),
             evaluation_corpus_sha256=corpus_sha256(trace.digest for trace in traces),
@@ -88,27 +89,23 @@ def _without_found_out(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _subject(bound: Sequence[BoundCandidate], candidate_id: str | None) -> BoundCandidate | None:
-    valid = [one for one in bound if one.reason is None and one.candidate.kind != "bf16"]
-    named = [one for one in valid if one.candidate.name == candidate_id]
-    kinds: tuple[tuple[str, ...], ...] = (("artifact", "online"), ("effective",), ("unit",))
-    for of_kind in (named, *([one for one in valid if one.candidate.kind in kind] for kind in kinds)):
-        if of_kind:
-            return of_kind[0] if len(of_kind) == 1 else None
-    return None
+def _subject(bound: Bound, candidate_id: str | None) -> Candidate | None:
+    valid = [one for one in bound.valid if not one.is_baseline]
+    named = [one for one in valid if one.name == candidate_id]
+    first = min((one.precedence for one in valid), default=0)
+    found = named or [one for one in valid if one.precedence == first]
+    return found[0] if len(found) == 1 else None
 
 
-def _of_subject(subject: BoundCandidate) -> tuple[dict[str, Any], set[str]]:
+def _of_subject(subject: Candidate, bound: Bound) -> tuple[dict[str, Any], set[str]]:
     """Return the candidate's fields, and the names of those in which the traces disagree."""
-    artifact = subject.candidate.artifact
+    artifact, applied = subject.artifact, bound.of(subject)
     facts: dict[str, set[Any]] = {
-        "scale_granularity": {scales.granularity for scales in subject.scales.values()},
+        "scale_granularity": {scales.granularity for scales in applied},
         "scale_artifact_sha256": {artifact.sha256 if artifact else None},
         "skipped_layers": {
-            tuple(
-                sorted({layer for (layer, _, _), scale in scales.scales.items() if scale.origin == "skipped"})
-            )
-            for scales in subject.scales.values()
+            tuple(sorted({layer for (layer, _, _), origin in scales.origins.items() if origin == "skipped"}))
+            for scales in applied
         },
     }
     return (
@@ -117,7 +114,6 @@ def _of_subject(subject: BoundCandidate) -> tuple[dict[str, Any], set[str]]:
     )
 
 
-def _calibration_corpus(subject: BoundCandidate) -> str | None:
-    artifact = subject.candidate.artifact
-    calibration = parse_manifest(artifact.manifest) if artifact else None
+def _calibration_corpus(subject: Candidate) -> str | None:
+    calibration = parse_manifest(subject.artifact.manifest) if subject.artifact else None
     return corpus_sha256(trace.digest for trace in calibration.dataset.traces) if calibration else None

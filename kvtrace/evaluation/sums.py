@@ -1,4 +1,4 @@
-"""The additive sums of one layer, K or V: what a replay computes and a run stores."""
+"""What a replay computes of one layer, K or V: additive sums, and the vectors' largest magnitudes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import numpy as np
     from numpy.typing import NDArray
 
+    from kvtrace.trace.cells import Cells
     from kvtrace.trace.format import StoredDtype
 
 
@@ -62,3 +65,20 @@ class Vectors:
     """[num_rows, kv_head] int, code of the largest finite magnitude; -1 where no value is finite."""
     has_nonfinite: NDArray[np.bool_]
     """[num_rows, kv_head]."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellSums:
+    """Sums of one layer, K or V, and what their cell and candidate axes are."""
+
+    cells: Cells
+    """Of workload, phase and octave, or of request groups."""
+    candidates: tuple[str, ...]
+    sums: TensorSums
+
+
+def sums_alone(values: Iterable[TensorSums | Vectors]) -> Iterator[TensorSums]:
+    """Yield the sums among what a replay yields."""
+    for value in values:
+        if isinstance(value, TensorSums):
+            yield value

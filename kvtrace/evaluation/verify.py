@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kvtrace.errors import ReplayMismatchError
 from kvtrace.evaluation.profiled import vectors_of
+from kvtrace.evaluation.sums import TensorSums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtrace.evaluation.sums import TensorSums, Vectors
+    from kvtrace.evaluation.sums import Vectors
     from kvtrace.profile.store import StoredProfile
 
 RELATIVE_TOLERANCE: Final = 1e-9
@@ -26,15 +26,47 @@ _ERROR_COUNTS: Final = ("num_out_of_range", "num_clipped", "num_flushed")
 _ERROR_SQUARES: Final = ("sum_sq_error", "sum_sq_clip_error")
 
 
-@contextmanager
-def told_of(profile: StoredProfile) -> Iterator[None]:
-    """Let a ReplayMismatchError say which profile differs, and what to do about it."""
+def verified(
+    profile: StoredProfile,
+    profiled: Iterable[TensorSums | Vectors],
+    direct: Iterable[TensorSums | Vectors],
+    *,
+    with_vectors: bool = True,
+) -> Iterator[TensorSums | Vectors]:
+    """Yield what a replay over the profile yields: vectors as they come, sums once all have been compared.
+
+    with_vectors: whether the profile's vectors are compared too.
+    Raises ReplayMismatchError: the element-wise replay yields something else.
+    """
+    sums: list[TensorSums] = []
+    for value in profiled:
+        if isinstance(value, TensorSums):
+            sums.append(value)
+        else:
+            yield value
     try:
-        yield
+        _compare_all(sums, direct, VectorCheck(profile) if with_vectors else None)
     except ReplayMismatchError as error:
         raise ReplayMismatchError(
             f"{profile.path}: {error}. Delete it: it is made again; if it differs then, please report this"
         ) from error
+    yield from sums
+
+
+def _compare_all(
+    sums: Iterable[TensorSums], direct: Iterable[TensorSums | Vectors], vectors: VectorCheck | None
+) -> None:
+    check_equal(sums, _sums_of(direct, vectors))
+    if vectors:
+        vectors.finish()
+
+
+def _sums_of(values: Iterable[TensorSums | Vectors], vectors: VectorCheck | None) -> Iterator[TensorSums]:
+    for value in values:
+        if isinstance(value, TensorSums):
+            yield value
+        elif vectors:
+            vectors.add(value)
 
 
 class VectorCheck:

@@ -9,33 +9,43 @@ from pydantic import ConfigDict
 
 Severity = Literal["error", "warning", "note"]
 Confidence = Literal["certain", "high", "medium", "low"]
+Remedy = Literal[
+    "recalibrate",  # new scales, of this traffic or in another granularity
+    "look",  # the artifact shown layer by layer, with what it is held against
+    "leave layers",  # layers in BF16
+    "change setup",  # another engine, backend or format
+    "capture",  # more or other requests
+    "elsewhere",  # the scales are not what to mend
+]
 Head = tuple[int, int, str]
 """(layer, kv_head, `k` | `v`)"""
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
-_DOCUMENTED: Final = ConfigDict(use_attribute_docstrings=True)
+_DOCUMENTED: Final = ConfigDict(
+    use_attribute_docstrings=True, json_schema_serialization_defaults_required=True
+)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One finding. `id` stays the same between versions."""
+    """One finding, on an artifact or on a run. `id` is its rule's and stays the same between versions."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     id: str
     severity: Severity
-    confidence: Confidence
+    confidence: Confidence = "certain"
     """certain: read off, not estimated. high, medium, low: by the number of requests that it rests on."""
-    candidate: str | None
-    """The scales it is about; None: the trace."""
+    candidate: str | None = None
+    """The scales it is about; None: the trace, or the one artifact that is audited."""
     message: str
     """What is the case, in one sentence."""
     action: str
     """What to do about it, with the engine's flag."""
     evidence: tuple[dict[str, Any], ...]
-    """The first rows that `sql` gives."""
-    sql: str
-    """Shows the evidence: `kvtrace query RUN --sql "…"`."""
+    """The numbers that settle it; of a run the first rows that `sql` gives."""
+    sql: str = ""
+    """Shows the evidence: `kvtrace query RUN --sql "…"`. Empty: there is no run."""
     heads: tuple[Head, ...] = ()
     """(layer, kv_head, tensor) concerned, worst first; empty: all, or only layers are known."""
     layers: tuple[int, ...] = ()
@@ -46,6 +56,8 @@ class Finding:
     """Requests that an estimate rests on; None: nothing is estimated."""
     command: str | None = None
     """To run as it stands, and does what `action` says or shows more; None: nothing to run."""
+    remedy: Remedy | None = None
+    """What kind of thing `action` is; None: nothing is to be done."""
     impact: float = 0.0
     """For ranking among equals: larger is worse."""
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from kvtrace.findings.run.case import Case, Subject
 
 _MOST_NAMED = 3
-_REFUSED_PER_HEAD = "takes no scale per head"
-"""In the reason of `kvtrace.candidates.apply`."""
 
 
 def percent(share: float) -> str:
@@ -72,14 +70,9 @@ def calibrate_command(case: Case, *options: str) -> str:
 
 def recalibrate_command(case: Case, subject: Subject) -> str:
     """Return the same with room to spare, and per tensor where the scales are: not all engines take more."""
-    wants_tensor = subject.granularity == "tensor" or is_refused_per_head(subject)
+    wants_tensor = subject.granularity == "tensor" or subject.reason_id == "per-head-refused"
     per_tensor = ["--granularity tensor"] if wants_tensor else []
     return calibrate_command(case, "--headroom 2", *per_tensor)
-
-
-def is_refused_per_head(subject: Subject) -> bool:
-    """Return whether the scales are invalid because the backend takes none per head."""
-    return not subject.is_valid and _REFUSED_PER_HEAD in (subject.reason or "")
 
 
 def scales_command(case: Case, artifact: str | None, *options: str) -> str | None:

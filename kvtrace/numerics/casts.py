@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from kvtrace.numerics.engines.engine import Engine
     from kvtrace.numerics.formats import Fp8Format
 
-_FLOAT32_MANTISSA_BITS: Final = 23
-_FLOAT32_BIAS: Final = 127
 _FP16_MANTISSA_BITS: Final = 10
 _FP16_BIAS: Final = 15
 
@@ -31,7 +29,7 @@ def scale_down(x: Tensor, scale: Tensor, engine: Engine) -> Tensor:
 
 def to_codes(y: Tensor, engine: Engine, fmt: Fp8Format) -> Tensor:
     """Return the uint8 codes of `y` as the engine's cast gives them. y: float32, any shape; overwritten."""
-    return nearest_codes(y, fmt) if engine.rounding == "nearest" else _truncated_codes(y, fmt)
+    return nearest_codes(y, fmt) if engine.cast is None else engine.cast(y, fmt)
 
 
 def nearest_codes(y: Tensor, fmt: Fp8Format) -> Tensor:
@@ -43,24 +41,6 @@ def nearest_codes(y: Tensor, fmt: Fp8Format) -> Tensor:
     y.clamp_(-fmt.max_value, fmt.max_value)
     codes: Tensor = y.to(getattr(torch, fmt.torch_dtype)).view(torch.uint8)
     return codes
-
-
-def _truncated_codes(y: Tensor, fmt: Fp8Format) -> Tensor:
-    """Return the codes of `y` truncated toward zero, as vLLM's CPU operator does: see `engines.vllm_cpu`."""
-    y = torch.nan_to_num_(y, nan=fmt.max_value).clamp_(-fmt.max_value, fmt.max_value)
-    magnitude = y.abs()
-    smallest_normal = 2.0**fmt.min_exponent
-    # Above the smallest normal the code is the top bits of the float32, its exponent re-biased.
-    shift = _FLOAT32_MANTISSA_BITS - fmt.mantissa_bits
-    rebias = (_FLOAT32_BIAS - fmt.exponent_bias) << fmt.mantissa_bits
-    normal = (magnitude.view(torch.int32) >> shift) - rebias
-    if fmt.name == "e4m3fn":
-        sum_ = magnitude + smallest_normal
-        subnormal = (sum_.view(torch.int32) >> shift) - rebias - (1 << fmt.mantissa_bits)
-    else:
-        subnormal = (magnitude / fmt.smallest_subnormal).int()
-    codes = torch.where(magnitude < smallest_normal, subnormal, normal)
-    return (codes | (y < 0).int() << 7).to(torch.uint8)
 
 
 def values_of_codes(codes: Tensor, fmt: Fp8Format) -> Tensor:

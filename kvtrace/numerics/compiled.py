@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numba
 import numpy as np
 
+from kvtrace.errors import InputError
 from kvtrace.numerics.engines import find_pair
 
 if TYPE_CHECKING:
-    from kvtrace.numerics.engines.engine import Engine
+    from kvtrace.numerics.engines.engine import Engine, Kernel
 
 LANES: Final = 32
 """Scales that are worked on at once: a constant, so that the loops over them become vector instructions."""
@@ -22,6 +23,11 @@ LANES: Final = 32
 _DIVIDE: Final = 0
 _DIVIDE_AND_ROUND: Final = 1
 _MULTIPLY_AND_TRUNCATE: Final = 2
+_KINDS: Final[dict[Kernel, int]] = {
+    "divide": _DIVIDE,
+    "divide-and-round": _DIVIDE_AND_ROUND,
+    "multiply-and-truncate": _MULTIPLY_AND_TRUNCATE,
+}
 
 _MANTISSA_BITS: Final = {"bfloat16": 7, "float16": 10, "float32": 23}
 _MIN_EXPONENT: Final = {"bfloat16": -126, "float16": -14, "float32": -126}
@@ -52,7 +58,7 @@ class CacheWrite(NamedTuple):
 
 
 def cache_write(engine: str, fmt: str, dtype: str) -> CacheWrite:
-    """Return the write path. Raises InputError: engine or format unknown, or not offered together."""
+    """Return the write path. Raises InputError: an unknown name, a pair not offered, or no compiled form."""
     found, found_format = find_pair(engine, fmt)
     grid = _grid(found_format.mantissa_bits, found_format.min_exponent)
     return CacheWrite(
@@ -69,11 +75,14 @@ def cache_write(engine: str, fmt: str, dtype: str) -> CacheWrite:
 
 
 def _kind(engine: Engine, dtype: str) -> int:
-    if engine.multiplies and engine.rounding == "truncate":
-        return _MULTIPLY_AND_TRUNCATE
-    assert not engine.multiplies, f"{engine.name} has no kernel"
-    assert engine.rounding == "nearest", f"{engine.name} has no kernel"
-    return _DIVIDE_AND_ROUND if dtype in engine.rounds_quotient else _DIVIDE
+    if engine.kernel is None:
+        raise InputError(
+            f"engine {engine.name} has no compiled cache write; `kvtrace.numerics.error_counts` counts its "
+            "errors on tensors"
+        )
+    if engine.kernel == "divide-and-round" and dtype not in engine.rounds_quotient:
+        return _DIVIDE
+    return _KINDS[engine.kernel]
 
 
 def _grid(mantissa_bits: int, min_exponent: int) -> tuple[np.int32, np.int32]:

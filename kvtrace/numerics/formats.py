@@ -29,6 +29,13 @@ class Fp8Format:
     torch_dtype: str
     """Attribute of torch."""
     has_negative_zero: bool
+    vllm_dtype: str
+    """vLLM's cache dtype that asks for it."""
+
+    @property
+    def is_fnuz(self) -> bool:
+        """Return whether it is one of AMD's gfx94x, where vLLM doubles the scales that it loads."""
+        return not self.has_negative_zero
 
     @property
     def smallest_subnormal(self) -> float:
@@ -68,6 +75,7 @@ E4M3FN: Final = Fp8Format(
     max_code=0x7E,
     torch_dtype="float8_e4m3fn",
     has_negative_zero=True,
+    vllm_dtype="fp8_e4m3",
 )
 E5M2: Final = Fp8Format(
     name="e5m2",
@@ -77,6 +85,7 @@ E5M2: Final = Fp8Format(
     max_code=0x7B,
     torch_dtype="float8_e5m2",
     has_negative_zero=True,
+    vllm_dtype="fp8_e5m2",
 )
 E4M3FNUZ: Final = Fp8Format(
     name="e4m3fnuz",
@@ -86,6 +95,7 @@ E4M3FNUZ: Final = Fp8Format(
     max_code=0x7F,
     torch_dtype="float8_e4m3fnuz",
     has_negative_zero=False,
+    vllm_dtype="fp8_e4m3",
 )
 
 FORMATS: Final = {fmt.name: fmt for fmt in (E4M3FN, E5M2, E4M3FNUZ)}

@@ -13,15 +13,25 @@ import numpy as np
 
 from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of  # noqa: F401 -- for the examples
 from kvtrace.numerics.compiled import cache_write, is_flushed, is_in_range, is_unclipped
+from kvtrace.numerics.engines import find_engine
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from kvtrace.numerics.elementwise import RoundTrip
     from kvtrace.trace.format import StoredDtype
 
 _IN_RANGE: Final = 0
 _UNCLIPPED: Final = 1
 _FLUSHED: Final = 2
+_ON_TENSORS: Final[dict[int, Callable[[RoundTrip], Tensor]]] = {
+    _IN_RANGE: lambda result: ~result.out_of_range,
+    _UNCLIPPED: lambda result: ~result.clipped,
+    _FLUSHED: lambda result: result.restored == 0,
+}
 _FP16_MANTISSA_BITS: Final = 10
 _FP16_BIAS: Final = 15
 _FLOAT32_BIAS: Final = 127
@@ -69,6 +79,13 @@ def _largest(
     question: int, scale: NDArray[np.floating[Any]], dtype: StoredDtype | str, engine: str, format: str
 ) -> NDArray[np.int32]:
     scales = np.ascontiguousarray(scale, np.float32)
+    if find_engine(engine).kernel is None:
+        from kvtrace.numerics import uncompiled  # torch takes over a second to import
+
+        codes = uncompiled.largest_code(
+            _ON_TENSORS[question], scales.reshape(-1), dtype, engine=engine, format=format
+        )
+        return codes.reshape(scales.shape)
     found = np.empty(scales.size, np.int32)
     write = cache_write(engine, format, dtype)
     _bisect(question, scales.reshape(-1), write, _DTYPE_NUMBER[dtype], MAX_FINITE_CODE[dtype], found)

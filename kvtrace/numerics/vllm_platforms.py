@@ -7,13 +7,8 @@ from typing import Final
 
 from kvtrace.errors import InputError
 from kvtrace.numerics.backends import find_backend
+from kvtrace.numerics.engines import ENGINES
 
-_NUMERICS: Final = {
-    "cuda": ("vllm-cuda", "vllm-triton"),
-    "rocm": ("vllm-rocm", "vllm-triton"),
-    "cpu": ("vllm-cpu",),
-}
-"""The first stands for a backend that kvtrace does not know."""
 _GFX94: Final = re.compile(r"MI3(00|08|25)")
 _NOT_GFX94: Final = re.compile(r"MI(2\d\d|3[5-9]\d)|Radeon", re.IGNORECASE)
 
@@ -24,12 +19,12 @@ def numerics_on(platform: str | None, backend: str) -> str | None:
     >>> numerics_on("cuda", "FLASH_ATTN"), numerics_on("rocm", "TRITON_ATTN"), numerics_on("xpu", "IPEX")
     ('vllm-cuda', 'vllm-triton', None)
     """
-    possible = _NUMERICS.get(platform or "", ())
+    possible = [engine for engine in ENGINES.values() if platform in engine.platforms]
     try:
-        engines = find_backend(backend).engines
+        names = find_backend(backend).engines
     except InputError:
-        return next(iter(possible), None)
-    return next((engine for engine in engines if engine in possible), None)
+        return next((engine.name for engine in possible if engine.default_on == platform), None)
+    return next((engine.name for engine in possible if engine.name in names), None)
 
 
 def fp8_format_on(platform: str | None, device: str, compute_capability: str | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,17 @@ def require_tensors(trace: Trace, what: str) -> None:
         raise InputError(f"{trace.path}: its tensors are not there any more, and {what} needs them")
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyProfile:
+    """A profile, and how it came about."""
+
+    profile: StoredProfile
+    were_read: bool
+    """Whether tensors were read for it."""
+    note: str | None
+    """What a user should know: files were reread, or the counts are not kept; None: nothing."""
+
+
 @contextmanager
 def ready_profile(
     trace: Trace,
@@ -48,22 +60,21 @@ def ready_profile(
     directory: str = PROFILE_DIRECTORY,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> Iterator[tuple[StoredProfile, bool]]:
-    """Yield the profile over the cells and whether tensors were read for it.
+) -> Iterator[ReadyProfile]:
+    """Yield the profile over the cells.
 
     directory: its name in the trace, one for each kind of cells. A new one is kept in the trace; where that
-    cannot be, only until the block ends. say: takes what a user should know of that.
+    cannot be, only until the block ends.
     Raises IntegrityError: a chunk is missing or damaged. InputError: the tensors are not there any more, or
     there is no room for their counts.
     """
     found = find_profile(trace, directory)
     if found and found.is_over(cells):
-        if found.num_reread:
-            files = f"{found.num_reread:,} tensor files"
-            say(f"its profile was used; {files} had other times, were reread and are the same")
-        yield found, found.num_reread > 0
+        files = f"{found.num_reread:,} tensor files"
+        reread = f"its profile was used; {files} had other times, were reread and are the same"
+        yield ReadyProfile(found, found.num_reread > 0, reread if found.num_reread else None)
         return
+    note = None
     require_tensors(trace, "a profile of them")
     tensors = profile_tensors(trace, cells, device, memory_bytes=memory_bytes, progress=progress)
     with ExitStack() as stack:
@@ -72,7 +83,9 @@ def ready_profile(
             if os.access(trace.path, os.W_OK):
                 partial = stack.enter_context(staged(path))
             else:
-                say("cannot be written, so its counts are not kept: the next replay reads its tensors again")
+                note = (
+                    "cannot be written, so its counts are not kept: the next replay reads its tensors again"
+                )
                 partial = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvtrace-")))
             made = fill_profile(trace, cells, tensors, partial)
         except OSError as error:
@@ -81,5 +94,5 @@ def ready_profile(
             try:
                 made = put_profile(made, trace, cells, path)
             except OSError as error:
-                say(f"its counts are not kept: {path} cannot be replaced ({error.strerror})")
-        yield made, True
+                note = f"its counts are not kept: {path} cannot be replaced ({error.strerror})"
+        yield ReadyProfile(made, True, note)

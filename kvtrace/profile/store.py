@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from kvtrace import __version__
 from kvtrace.errors import IntegrityError
 from kvtrace.profile.arrays import read_array, write_array, write_group
 from kvtrace.profile.chunk_list import chunk_stats, read_chunk_list, reread_changed, write_chunk_list
@@ -27,6 +26,7 @@ from kvtrace.trace.profile_format import (
 )
 from kvtrace.trace.staging import locked, put, staged
 from kvtrace.trace.strata import PHASES
+from kvtrace.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -38,9 +38,12 @@ class Result:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
-def connect_with_views(run: Run) -> duckdb.DuckDBPyConnection:
-    """Return a locked, read-only connection to the run that has the views and measures of `queries/`."""
-    connection = connect(run)
+def connect_with_views(run: Run, *, large_on_all_cores: bool = False) -> duckdb.DuckDBPyConnection:
+    """Return a locked, read-only connection to the run that has the views and measures of `queries/`.
+
+    large_on_all_cores: see `kvtrace.runs.open.connect`.
+    """
+    connection = connect(run, large_on_all_cores=large_on_all_cores)
     connection.execute(layers_sql())
     return connection
 

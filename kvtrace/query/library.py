@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -98,7 +99,7 @@ def read_query(file: Path) -> Query:
     sql = file.read_text(encoding="utf-8")
     header = _header(sql)
     title = header[0].strip()
-    grain = next((line.removeprefix("Grain:").strip() for line in header if line.startswith("Grain:")), "")
+    grain = _grain(header)
     return Query(
         name=file.stem,
         path=file,
@@ -150,8 +151,18 @@ def _parameter(where: str, said: str) -> Parameter:
     if taken is None:
         raise QueryError(f"{where}: expected what it takes, two spaces and what it means, found {said!r}")
     return Parameter(
-        parameter_kind(where, taken["kind"]), taken["default"], " ".join(taken["meaning"].split())
+        kind=parameter_kind(where, taken["kind"]),
+        takes=taken["kind"],
+        default=taken["default"],
+        meaning=" ".join(taken["meaning"].split()),
     )
+
+
+def _grain(header: list[str]) -> str:
+    """Return what a row stands for: from `Grain:` to the next entry or empty line."""
+    begin = next((number for number, line in enumerate(header) if line.startswith("Grain:")), len(header))
+    lines = [line.removeprefix("Grain:").strip() for line in header[begin:]]
+    return " ".join(takewhile(lambda line: line and not line.startswith("By hand:"), lines))
 
 
 def _header(sql: str) -> list[str]:

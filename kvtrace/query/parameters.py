@@ -55,6 +55,8 @@ class Parameter:
     """One parameter of a query."""
 
     kind: Kind
+    takes: str
+    """The kind, as the header says it."""
     default: str | None
     """What holds without it, in words; None: its meaning says so."""
     meaning: str

@@ -48,6 +48,12 @@ def _range_answer(report: Report, candidate: CandidateSummary) -> str:
     return f"CLIPS in {_heads(candidate, clipped=True)}. Worst: {worst}"
 
 
+def decisive_finding(report: Report) -> Finding | None:
+    """Return the finding that the verdict rests on; None where nothing was judged."""
+    place = report.verdict.finding
+    return None if place is None else report.findings[place]
+
+
 def effect_statement(source: Source, scales: Sequence[LoadedScales]) -> str:
     """Return whether FP8 was in effect in a trace, and with which scales."""
     dtype = f"cache dtype {plain(source.kv_cache_dtype, 20)}"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import hypothetical_statement
+from kvtrace.report.answer import decisive_finding, hypothetical_statement
 from kvtrace.report.wording import count, decibel, ended, percent
 from kvtrace.trace.cache_dtypes import quantized_names
 
@@ -35,7 +35,7 @@ def report_markdown(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     told = [one for one in report.findings if one.severity != "note"]
     notes = [one for one in report.findings if one.severity == "note"]
-    first = told[0] if told else next((one for one in notes if one.id == "not-the-scales"), None)
+    first = decisive_finding(report)
     yield f"## FP8 KV-cache scales: {report.verdict.status}"
     yield ""
     hypothetical = hypothetical_statement(report, first) if first is not None else ""

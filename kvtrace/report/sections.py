@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import ConfigDict
 
-from kvtrace.findings.diagnose import HeadLoss, Verdict  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.findings.diagnose import HeadLoss, ScalesVerdict  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.findings.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.report.intervals import Intervals  # noqa: TC001
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
@@ -287,7 +287,7 @@ class Report:
     sampling: tuple[SamplingRules, ...]
     captured: tuple[Captured, ...]
     not_visible: tuple[str, ...]
-    verdict: Verdict
+    verdict: ScalesVerdict
     findings: tuple[Finding, ...]
     """Ranked; the verdict rests on them."""
     losses: tuple[HeadLoss, ...]

@@ -105,6 +105,7 @@ CANDIDATES: Final = Table(
         ),
         Column("status", "string", "valid or invalid"),
         Column("reason", "string", "why it is invalid; NULL where valid"),
+        Column("reason_id", "string", "which reason that is, such as per-head-refused", since=2),
         Column(
             "hypothetical",
             "bool_",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 RUN_SCHEMA_VERSION: Final = "1.2"
 """Minor versions add tables and columns. 1.1: groups, magnitudes, calibrated_amax. 1.2: layers,
-rounding_floor_db; the layers of a finding are a list."""
+rounding_floor_db, reason_id; the layers of a finding are a list."""
 
 ArrowType = Literal["string", "int32", "int64", "float32", "float64", "bool_", "list_int32"]
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from kvtrace.scales.formats.contract import Format
+
 ScaleTensor = Literal["k", "v", "q", "kv", "prob"]
 """`kv`: one number for K and V. `prob`: the scale of the attention probabilities."""
 Granularity = Literal["tensor", "attn_head"]
@@ -79,10 +81,10 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class ScaleArtifact:
-    """Scales as shipped, before any engine has touched them."""
+    """Scales as shipped, before any loader has touched them."""
 
     path: Path
-    format: str
+    format: Format
     granularity: Granularity
     scales: tuple[StoredScale, ...]
     unmatched: tuple[UnmatchedName, ...] = ()

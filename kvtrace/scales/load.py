@@ -28,7 +28,7 @@ def load_artifact(path: Path | str, artifact_format: str | None = None) -> Scale
     reading = form.read(source)
     return ScaleArtifact(
         path=path,
-        format=form.name,
+        format=form,
         granularity=reading.granularity,
         scales=reading.scales,
         unmatched=(*reading.unmatched, *_outside_the_index(source)),

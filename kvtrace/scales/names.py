@@ -1,4 +1,4 @@
-"""Tensor name → layer and tensor, by the rules that engines use.
+"""Tensor name → layer and tensor, by the rules that loaders use.
 
 Source of the rules: vLLM 0.32, the mapping of KV-cache scale names in its weight loader, and the suffix maps
 of its fp8 and Quark methods.
@@ -27,8 +27,10 @@ _OF_WEIGHTS: Final = re.compile(
 )
 _OF_KV: Final = re.compile(
     r"(?:^|[._])(?:q|k|v|kv|qkv|key|value|query|output|cache|attn|prob)[a-z_.]*"
-    r"(?:scal(?:e|es|ing)|amax|zero_point)[a-z_]*$"
+    r"(?:scal(?:e|es|ing)|amax|zero_point)[a-z_0-9]*$",
+    re.IGNORECASE,
 )
+_OF_A_PARAMETER: Final = re.compile(r"\.(?:weight|data|value|[0-9]+)$")
 _METHODS_WITH_OUTPUT_SCALE: Final = ("fp8", "quark")
 
 
@@ -71,7 +73,7 @@ def output_tensor(name: str) -> ScaleTensor | None:
 
 
 def is_zero_point(name: str) -> bool:
-    """Whether this is a zero point: engines load and ignore it, since only symmetric scales are supported."""
+    """Whether this is a zero point: loaders read and ignore it, since only symmetric scales are supported."""
     return _ZERO_POINT.search(name) is not None
 
 
@@ -80,7 +82,10 @@ def resembles_kv_scale(name: str) -> bool:
 
     >>> resembles_kv_scale("layers.0.self_attn.key_scale"), resembles_kv_scale("layers.0.k_proj.weight_scale")
     (True, False)
+    >>> resembles_kv_scale("layers.0.attn.k_scale_0"), resembles_kv_scale("layers.0.attn.v_scale.weight")
+    (True, True)
     """
+    name = _OF_A_PARAMETER.sub("", name)
     last = name.rsplit(".", 1)[-1]
     return _OF_WEIGHTS.match(last) is None and _OF_KV.search(name) is not None
 

@@ -1,4 +1,4 @@
-"""What an engine makes of an artifact: one scale per layer, global KV head and tensor, and what happened on
+"""What a loader makes of an artifact: one scale per layer, global KV head and tensor, and what happened on
 the way.
 """
 
@@ -6,37 +6,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from kvtrace.errors import InvalidCandidateError
 from kvtrace.plain_text import plain
+from kvtrace.scales.loaders.loader import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kvtrace.errors import InvalidReason
     from kvtrace.scales.artifact import Granularity
+    from kvtrace.scales.loaders.loader import Loader
 
-EngineName = Literal["vllm", "sglang", "tensorrt-llm"]
 NoteKind = Literal[
-    "crash",  # the engine would not start, or would die
-    "silent-default",  # the engine uses 1.0 and does not say in which layer
+    "crash",  # the loader would not start, or would die
+    "silent-default",  # the loader uses 1.0 and does not say in which layer
     "collapsed",  # per-head values become their maximum
     "duplicated",  # K's scale is used for V
-    "dropped-name",  # the engine does not know the tensor's name
+    "dropped-name",  # the loader does not know the tensor's name
     "not-fp8",  # the cache is not FP8, or has scales of its own
     "other-model",  # layers or heads differ from the model's
     "information",
 ]
 
+_BLOCKING: Final[dict[NoteKind, InvalidReason]] = {"other-model": "wrong-model", "crash": "engine-crash"}
+
 
 @dataclass(frozen=True, slots=True)
-class EngineSetup:
-    """The engine that loads the artifact, as far as it shapes the scales."""
+class LoaderSetup:
+    """What loads the artifact, as far as it shapes the scales."""
 
-    engine: EngineName = "vllm"
+    loader: Loader = VLLM
     backend: str | None = None
-    """Attention backend by the engine's own name; None: one that honours scales per head."""
+    """Attention backend by the product's own name; None: one that honours scales per head."""
     tp: int = 1
     kv_cache_dtype: str = "fp8"
     fnuz: bool = False
@@ -53,7 +57,7 @@ class EffectiveScale:
 
     @property
     def is_default(self) -> bool:
-        """Whether the engine falls back to 1.0 here."""
+        """Whether the loader falls back to 1.0 here."""
         return self.origin.startswith("unit")
 
     @property
@@ -66,19 +70,21 @@ class EffectiveScale:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something the engine does with the artifact that its author may not expect."""
+    """Something the loader does with the artifact that its author may not expect."""
 
     kind: NoteKind
     text: str
     layers: tuple[int, ...] = ()
+    fact: str = ""
+    """Of `other-model`: what differs, without the file and the question that the text has around it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedScales:
-    """Scales in effect under one engine setup."""
+    """Scales in effect under one setup of the loader."""
 
     path: Path
-    setup: EngineSetup
+    setup: LoaderSetup
     granularity: Granularity
     """As applied: `attn_head` only where heads really get values of their own."""
     scales: Mapping[tuple[int, int, str], EffectiveScale]
@@ -102,9 +108,9 @@ class ResolvedScales:
     @property
     def invalid_reason(self) -> str | None:
         """Return why this candidate cannot be replayed, None where it can."""
-        blocking = [n.text for n in self.notes_of("other-model", "crash")]
+        blocking = self.notes_of("other-model", "crash")
         if blocking:
-            return "; ".join(blocking)
+            return "; ".join(note.text for note in blocking)
         bad = [
             (layer, head, tensor, scale)
             for (layer, head, tensor), scale in self.scales.items()
@@ -121,8 +127,11 @@ class ResolvedScales:
         )
 
     def require_valid(self) -> None:
-        """Raise InvalidCandidateError where the engine would crash or the artifact belongs to another
+        """Raise InvalidCandidateError where the loader would crash or the artifact belongs to another
         model.
         """
         if self.invalid_reason:
-            raise InvalidCandidateError(self.invalid_reason)
+            blocking = self.notes_of("other-model", "crash")
+            raise InvalidCandidateError(
+                self.invalid_reason, _BLOCKING[blocking[0].kind] if blocking else "unusable-value"
+            )

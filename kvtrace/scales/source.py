@@ -115,7 +115,7 @@ def _open_directory(root: Path, files: list[Path], *, path: Path | None = None) 
 
 
 def _readable_header(file: Path) -> list[TensorRef]:
-    """Return a file's tensors; none where it is damaged, since the engine does not open it either."""
+    """Return a file's tensors; none where it is damaged, since the loader does not open it either."""
     try:
         return list(read_header(file).values())
     except ArtifactError:

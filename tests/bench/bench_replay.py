@@ -28,8 +28,7 @@ from alternatives import ALTERNATIVES, CALIBRATORS, UnavailableError  # noqa: E4
 from big_trace import repeat_sample  # noqa: E402
 from timing import median_seconds, once  # noqa: E402
 
-from kvtrace.candidates.apply import apply_candidate  # noqa: E402
-from kvtrace.evaluation import from_scales  # noqa: E402
+from kvtrace.candidates import GivenScales  # noqa: E402
 from kvtrace.evaluation.direct import as_tensor  # noqa: E402
 from kvtrace.evaluation.profiled import replay_profile  # noqa: E402
 from kvtrace.evaluation.reading import read_blocks  # noqa: E402
@@ -153,15 +152,17 @@ def evaluate(trace: Trace, repeats: int, num_values: int) -> list[float]:
         applied = []
         for i in range(max(CANDIDATES)):
             scales = 10 / 448 * 2 ** random.uniform(-2, 3, len(keys))
-            candidate = from_scales(str(i), dict(zip(keys, scales.tolist(), strict=True)))
-            applied.append((candidate.setup, apply_candidate(candidate, trace)))
+            candidate = GivenScales(str(i), dict(zip(keys, scales.tolist(), strict=True)))
+            applied.append(candidate.scales_for(trace))
         seconds, before = [], bytes_read()
         for number in CANDIDATES:
             chosen = applied[:number]
             seconds.append(
                 median_seconds(
                     lambda a=chosen: drain(
-                        replay_profile(StoredProfile(stored.path, stored.record), cells, a, CPU)
+                        replay_profile(
+                            StoredProfile(stored.path, stored.record), cells, a, CPU, with_vectors=False
+                        )
                     ),
                     repeats,
                 )

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from kvtrace.candidates.apply import apply_candidate
+from kvtrace.candidates import GivenScales, ServingSetup
 from kvtrace.errors import DeviceError
-from kvtrace.evaluation import EngineSetup, from_scales
 from kvtrace.evaluation.device import choose_device
 from kvtrace.evaluation.direct import replay_directly
 from kvtrace.evaluation.profiled import replay_profile
+from kvtrace.evaluation.sums import sums_alone
 from kvtrace.evaluation.verify import check_equal
 from kvtrace.numerics import ENGINES, quantize, round_trip
 from kvtrace.profile import cpu_kernel, gpu_kernel
@@ -75,14 +75,14 @@ def check_replay(device: str) -> None:
     keys = [(n, head, t) for n, layer in trace.layers.items() for head in layer.kv_heads for t in "kv"]
     applied = []
     for engine in ("vllm-cuda", "vllm-cpu", "sglang"):
-        candidate = from_scales(engine, dict.fromkeys(keys, 0.01), EngineSetup(engine))
-        applied.append((candidate.setup, apply_candidate(candidate, trace)))
+        candidate = GivenScales(engine, dict.fromkeys(keys, 0.01), ServingSetup(engine))
+        applied.append(candidate.scales_for(trace))
     with tempfile.TemporaryDirectory(prefix="kvtrace-") as scratch:
         tensors = profile_tensors(trace, cells, device)
         profile = write_profile(trace, cells, tensors, Path(scratch) / "profile")
-        on_cpu = list(replay_profile(profile, cells, applied, CPU))
-        check_equal(replay_profile(profile, cells, applied, device), on_cpu)
-    check_equal(replay_directly(trace, cells, applied, device), on_cpu)
+        on_cpu = list(sums_alone(replay_profile(profile, cells, applied, CPU)))
+        check_equal(sums_alone(replay_profile(profile, cells, applied, device)), on_cpu)
+    check_equal(sums_alone(replay_directly(trace, cells, applied, device)), on_cpu)
     print("equal: profile made and evaluated on the device, element-wise replay there, profile on the CPU")
 
 

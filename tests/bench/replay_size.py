@@ -22,7 +22,8 @@ sys.path[:0] = [str(Path(__file__).parent)]
 
 from big_trace import repeat_sample  # noqa: E402
 
-from kvtrace.evaluation import bf16, from_scales, replay  # noqa: E402
+from kvtrace.candidates import Bf16, GivenScales  # noqa: E402
+from kvtrace.evaluation import ReplayRequest, replay  # noqa: E402
 from kvtrace.trace.reader import open_trace  # noqa: E402
 
 
@@ -54,12 +55,12 @@ def replay_once(path: Path, num_candidates: int) -> None:
     trace = open_trace(path)
     keys = [(n, head, t) for n, layer in trace.layers.items() for head in layer.kv_heads for t in "kv"]
     random = np.random.default_rng(0)
-    candidates = [bf16()]
+    candidates = [Bf16()]
     for i in range(num_candidates):
         scales = (10 / 448 * 2 ** random.uniform(-2, 3, len(keys))).tolist()
-        candidates.append(from_scales(f"candidate {i}", dict(zip(keys, scales, strict=True))))
+        candidates.append(GivenScales(f"candidate {i}", dict(zip(keys, scales, strict=True))))
     start = time.perf_counter()
-    replay([trace], candidates, path.parent / "run")
+    replay(ReplayRequest([trace], candidates), path.parent / "run")
     seconds = time.perf_counter() - start
     per_token = sum(
         2 * len(layer.kv_heads) * (layer.head_dim_k + layer.head_dim_v) for layer in trace.layers.values()

@@ -49,7 +49,7 @@ def test_what_was_written_loads_back_and_resolves(tmp_path: Path) -> None:
         tmp_path / "s", PER_HEAD, model={"num_hidden_layers": 2, "num_key_value_heads": 2}, manifest={"a": 1}
     )
     artifact = load_artifact(tmp_path / "s")
-    assert (artifact.format, artifact.granularity) == ("compressed-tensors", "attn_head")
+    assert (artifact.format.name, artifact.granularity) == ("compressed-tensors", "attn_head")
     assert artifact.manifest == {"a": 1, "scales_sha256": artifact.sha256}
     found = resolve(artifact, num_layers=2, kv_heads_per_layer=2)
     assert found.notes == ()

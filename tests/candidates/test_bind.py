@@ -11,9 +11,17 @@ import pytest
 from support.fabricate import fabricate_trace, request
 
 from kvtrace.calibration.save import save_scales
-from kvtrace.candidates.candidate import captured_setup
+from kvtrace.candidates import (
+    ArtifactScales,
+    Bf16,
+    EffectiveScales,
+    GivenScales,
+    ServingSetup,
+    standard_candidates,
+)
+from kvtrace.candidates.captured import captured_setup
 from kvtrace.errors import NoValidCandidateError
-from kvtrace.evaluation import EngineSetup, bf16, from_artifact, from_scales, replay, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.report.answer import candidate_answer
 from kvtrace.report.build import build_report
 from kvtrace.runs.open import open_run
@@ -69,11 +77,11 @@ def of_artifacts(tmp_path: Path) -> Trace:
     return open_trace(path)
 
 
-def replayed(trace: Trace, out: Path, artifact: str, setups: dict[str, EngineSetup]) -> Bound:
+def replayed(trace: Trace, out: Path, artifact: str, setups: dict[str, ServingSetup]) -> Bound:
     """Replay one artifact under several setups, by name."""
     loaded = load_artifact(ARTIFACTS / artifact)
-    candidates = [from_artifact(name, loaded, setup) for name, setup in setups.items()]
-    return bound_in(replay([trace], [bf16(), *candidates], out))
+    candidates = [ArtifactScales(name, loaded, setup) for name, setup in setups.items()]
+    return bound_in(replay(ReplayRequest([trace], [Bf16(), *candidates]), out))
 
 
 def test_a_scale_may_be_as_large_as_float32_holds_it_times_the_formats_maximum(
@@ -82,14 +90,14 @@ def test_a_scale_may_be_as_large_as_float32_holds_it_times_the_formats_maximum(
     largest = float(np.finfo(np.float32).max) / 57344  # e5m2's maximum; e4m3fn's is 448
 
     def given(name: str, scale: float, fp8_format: str) -> Any:
-        return from_scales(name, GIVEN | {(0, 0, "k"): scale}, EngineSetup("vllm-cuda", fp8_format))
+        return GivenScales(name, GIVEN | {(0, 0, "k"): scale}, ServingSetup("vllm-cuda", fp8_format))
 
     candidates = [
         given("below", 0.99 * largest, "e5m2"),
         given("above", 1.01 * largest, "e5m2"),
         given("above, in e4m3fn", 1.01 * largest, "e4m3fn"),
     ]
-    found = bound_in(replay([trace], candidates, tmp_path / "run")).status
+    found = bound_in(replay(ReplayRequest([trace], candidates), tmp_path / "run")).status
     assert {name: status for name, (status, _) in found.items()} == {
         "below": "valid",
         "above": "invalid",
@@ -99,8 +107,8 @@ def test_a_scale_may_be_as_large_as_float32_holds_it_times_the_formats_maximum(
 
 
 def test_an_unusable_scale_of_a_skipped_layer_does_no_harm(trace: Trace, tmp_path: Path) -> None:
-    one = from_scales("one", GIVEN | {(1, 2, "v"): 0.0}, EngineSetup(skip_layers=(1,)))
-    found = bound_in(replay([trace], [one], tmp_path / "run"))
+    one = GivenScales("one", GIVEN | {(1, 2, "v"): 0.0}, ServingSetup(skip_layers=(1,)))
+    found = bound_in(replay(ReplayRequest([trace], [one]), tmp_path / "run"))
     assert found.status == {"one": ("valid", None)}
     assert found.scales["one"] == {
         key: None if key[0] == 1 else np.float32(value) for key, value in GIVEN.items()
@@ -116,7 +124,7 @@ def with_layer_1_in_bf16(path: Path) -> Trace:
 
 def test_a_layer_that_the_engine_kept_in_bf16_has_no_effective_scale(tmp_path: Path) -> None:
     trace = with_layer_1_in_bf16(tmp_path / "t.kvtrace")
-    run = replay([trace], standard_candidates([trace], []), tmp_path / "run")
+    run = replay(ReplayRequest([trace], standard_candidates([trace], [])), tmp_path / "run")
     rows = [row for row in rows_of(run, "scales") if row["candidate"] == "effective"]
     assert {(row["layer"], row["scale"], row["origin"]) for row in rows} == {
         (0, 0.5, "effective"),
@@ -133,7 +141,7 @@ def test_scales_are_what_ran_if_they_leave_out_the_layers_that_the_engine_did(
     save_scales(tmp_path / "same", {(n, t): (0.5,) for n in range(LAYERS) for t in "kv"})
     setup = replace(captured_setup(trace), skip_layers=skipped)
     candidates = standard_candidates([trace], [load_artifact(tmp_path / "same")], setup)
-    report = build_report(open_run(replay([trace], candidates, tmp_path / "run")))
+    report = build_report(open_run(replay(ReplayRequest([trace], candidates), tmp_path / "run")))
     same = next(one for one in report.candidates if one.candidate == "same")
     assert candidate_answer(report, same).startswith(said)
     assert same.hypothetical == (said != "Is what ran.")
@@ -143,7 +151,7 @@ def test_vllm_on_rocm_doubles_the_scales_of_a_checkpoint_for_fnuz(
     of_artifacts: Trace, tmp_path: Path
 ) -> None:
     # e4m3fnuz has half of e4m3fn's value for the same bits, so vLLM doubles what it loads.
-    setups = {fmt: EngineSetup("vllm-rocm", fmt) for fmt in ("e4m3fn", "e4m3fnuz")}
+    setups = {fmt: ServingSetup("vllm-rocm", fmt) for fmt in ("e4m3fn", "e4m3fnuz")}
     found = replayed(of_artifacts, tmp_path / "run", "autofp8_k_v_scale", setups).scales
     assert len(found["e4m3fn"]) == ARTIFACT_LAYERS * ARTIFACT_HEADS * 2
     assert found["e4m3fnuz"] == {key: 2 * (value or 0) for key, value in found["e4m3fn"].items()}
@@ -153,22 +161,53 @@ def test_an_artifact_with_a_kv_cache_scheme_cannot_be_replayed_in_e5m2(
     of_artifacts: Trace, tmp_path: Path
 ) -> None:
     with pytest.raises(NoValidCandidateError, match="fp8_e5m2 is refused"):
-        replayed(of_artifacts, tmp_path / "run", "ct_per_head", {"e5m2": EngineSetup("vllm-cuda", "e5m2")})
+        replayed(of_artifacts, tmp_path / "run", "ct_per_head", {"e5m2": ServingSetup("vllm-cuda", "e5m2")})
 
 
 def test_scales_per_head_are_split_over_the_ranks_of_the_setup(of_artifacts: Trace, tmp_path: Path) -> None:
-    setups = {f"tp {tp}": EngineSetup(tp=tp) for tp in (2, 3)}
+    setups = {f"tp {tp}": ServingSetup(tp=tp) for tp in (2, 3)}
     found = replayed(of_artifacts, tmp_path / "run", "ct_per_head", setups).status
     assert found["tp 2"] == ("valid", None)
     assert found["tp 3"][0] == "invalid"
     assert "cannot be split over 3" in str(found["tp 3"][1])
 
 
+def test_a_run_says_by_an_id_why_a_candidate_is_invalid(of_artifacts: Trace, tmp_path: Path) -> None:
+    per_head, other = (load_artifact(ARTIFACTS / name) for name in ("ct_per_head", "quark"))
+    every = {
+        (layer, head, tensor): 0.5
+        for layer in range(ARTIFACT_LAYERS)
+        for head in range(ARTIFACT_HEADS)
+        for tensor in "kv"
+    }
+    save_scales(tmp_path / "shallow", {(0, tensor): (0.5,) for tensor in "kv"})
+    candidates = [
+        Bf16(),
+        ArtifactScales("valid", per_head),
+        ArtifactScales("per-head-refused", per_head, ServingSetup(backend="FLASHINFER")),
+        ArtifactScales("unsplittable-heads", per_head, ServingSetup(tp=3)),
+        ArtifactScales("engine-crash", per_head, ServingSetup("vllm-cuda", "e5m2")),
+        ArtifactScales("impossible-setup", other, ServingSetup(backend="CPU_ATTN")),
+        ArtifactScales("wrong-model", load_artifact(tmp_path / "shallow")),
+        GivenScales("unusable-value", every | {(0, 0, "k"): 0.0}),
+        GivenScales("missing-scale", {key: one for key, one in every.items() if key != (1, 1, "v")}),
+        EffectiveScales(),
+    ]
+    rows = rows_of(replay(ReplayRequest((of_artifacts,), tuple(candidates)), tmp_path / "run"), "candidates")
+    why = {one.name: one.name for one in candidates[2:-1]} | {
+        "effective": "no-fp8",
+        "bf16": None,
+        "valid": None,
+    }
+    assert {row["candidate"]: row["reason_id"] for row in rows} == why
+    assert all((row["reason"] is None) is (row["reason_id"] is None) for row in rows)
+
+
 def test_the_heads_of_captured_layers_correct_the_models_number(of_artifacts: Trace, tmp_path: Path) -> None:
     record = of_artifacts.record
     model = record.model.model_copy(update={"num_kv_heads": 1})
     trace = replace(of_artifacts, record=record.model_copy(update={"model": model}))
-    found = replayed(trace, tmp_path / "run", "ct_per_head", {"per head": EngineSetup()})
+    found = replayed(trace, tmp_path / "run", "ct_per_head", {"per head": ServingSetup()})
     assert found.status["per head"] == ("valid", None)
     assert found.scales["per head"].keys() == {
         (layer, head, tensor)

@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
 
-from kvtrace.candidates.apply import apply_candidate
+from kvtrace.candidates import (
+    ArtifactScales,
+    EffectiveScales,
+    GivenScales,
+    ServingSetup,
+    UnitScales,
+    standard_candidates,
+)
 from kvtrace.candidates.bind import bind_candidates
 from kvtrace.errors import InputError, NoValidCandidateError
-from kvtrace.evaluation import EngineSetup, effective, from_artifact, from_scales, standard_candidates, unit
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
 
@@ -60,30 +66,29 @@ def test_a_policy_keeps_its_name_and_an_artifact_called_like_it_gets_another(tmp
 @pytest.mark.parametrize(
     ("device", "backend", "cache", "setup", "ran"),
     [
-        ("cuda", "FLASH_ATTN", "fp8_e4m3", EngineSetup("vllm-cuda"), True),
-        ("cuda:1", "FLASH_ATTN", "fp8", EngineSetup("vllm-cuda"), True),
-        ("cuda", "FLASH_ATTN", "fp8_e4m3", EngineSetup("vllm-rocm"), False),
-        ("cuda", "FLASH_ATTN", "fp8_e4m3", EngineSetup("vllm-triton"), False),
-        ("cuda", "FLASH_ATTN", "fp8_e4m3", EngineSetup("vllm-cuda", "e5m2"), False),
-        ("cuda", "FLASH_ATTN", "fp8_e5m2", EngineSetup("vllm-cuda"), False),
-        ("cuda", "FLASH_ATTN", "fp8_e5m2", EngineSetup("vllm-cuda", "e5m2"), True),
-        ("cuda", "TRITON_ATTN", "fp8_e4m3", EngineSetup("vllm-triton"), True),
-        ("cuda", "FLASHINFER", "fp8_e4m3", EngineSetup("sglang"), False),
-        ("cuda", "UNHEARD_OF", "fp8_e4m3", EngineSetup("vllm-cuda"), True),
-        ("cuda", "UNHEARD_OF", "fp8_e4m3", EngineSetup("vllm-triton"), False),
-        ("xpu", "FLASH_ATTN", "fp8_e4m3", EngineSetup("vllm-cuda"), False),
+        ("cuda", "FLASH_ATTN", "fp8_e4m3", ServingSetup("vllm-cuda"), True),
+        ("cuda:1", "FLASH_ATTN", "fp8", ServingSetup("vllm-cuda"), True),
+        ("cuda", "FLASH_ATTN", "fp8_e4m3", ServingSetup("vllm-rocm"), False),
+        ("cuda", "FLASH_ATTN", "fp8_e4m3", ServingSetup("vllm-triton"), False),
+        ("cuda", "FLASH_ATTN", "fp8_e4m3", ServingSetup("vllm-cuda", "e5m2"), False),
+        ("cuda", "FLASH_ATTN", "fp8_e5m2", ServingSetup("vllm-cuda"), False),
+        ("cuda", "FLASH_ATTN", "fp8_e5m2", ServingSetup("vllm-cuda", "e5m2"), True),
+        ("cuda", "TRITON_ATTN", "fp8_e4m3", ServingSetup("vllm-triton"), True),
+        ("cuda", "FLASHINFER", "fp8_e4m3", ServingSetup("sglang"), False),
+        ("cuda", "UNHEARD_OF", "fp8_e4m3", ServingSetup("vllm-cuda"), True),
+        ("cuda", "UNHEARD_OF", "fp8_e4m3", ServingSetup("vllm-triton"), False),
+        ("xpu", "FLASH_ATTN", "fp8_e4m3", ServingSetup("vllm-cuda"), False),
     ],
 )
 def test_the_effective_scales_are_what_ran_only_as_the_captured_engine_wrote_them(
-    tmp_path: Path, device: str, backend: str, cache: str, setup: EngineSetup, ran: bool
+    tmp_path: Path, device: str, backend: str, cache: str, setup: ServingSetup, ran: bool
 ) -> None:
     trace = make_trace(tmp_path, device=device, backend=backend, kv_cache_dtype=cache)
-    for candidate in (effective(trace, setup), from_scales("same", HALVES, setup)):
-        assert candidate is not None
-        applied = apply_candidate(candidate, trace)
+    for candidate in (EffectiveScales(setup), GivenScales("same", HALVES, setup)):
+        applied = candidate.scales_for(trace)
         assert applied is not None
         assert applied.hypothetical is not ran
-    other = apply_candidate(unit(setup), trace)
+    other = UnitScales(setup).scales_for(trace)
     assert other is not None
     assert other.hypothetical
 
@@ -91,10 +96,10 @@ def test_the_effective_scales_are_what_ran_only_as_the_captured_engine_wrote_the
 def test_a_reason_that_many_share_is_said_once(tmp_path: Path) -> None:
     trace = make_trace(tmp_path)
     artifact = load_artifact(ARTIFACTS / "ct_per_head")  # of a model of three layers
-    shipped = [from_artifact(name, artifact) for name in "abcde"]
-    wrong = from_artifact("f", artifact, EngineSetup("vllm-cpu", backend="FLASH_ATTN"))
+    shipped = [ArtifactScales(name, artifact) for name in "abcde"]
+    wrong = ArtifactScales("f", artifact, ServingSetup("vllm-cpu", backend="FLASH_ATTN"))
     with pytest.raises(NoValidCandidateError) as raised:
-        bind_candidates([unit(), *shipped, wrong], {"day": trace})
+        bind_candidates([UnitScales(), *shipped, wrong], {"day": trace})
     shared, own = str(raised.value).removeprefix("no candidate can be replayed: ").split("; f: ")
     assert shared.startswith("a, b, c and 2 more: ")
     assert shared.count("3 layers") == 1

@@ -11,15 +11,16 @@ from incidents.bench import new_bench, times
 
 from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
-from kvtrace.evaluation import EngineSetup, replay, standard_candidates
-from kvtrace.findings.artifact.report import scales_report
+from kvtrace.candidates import ServingSetup, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
+from kvtrace.report.scales.build import scales_report
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvtrace.evaluation.replay import Method
+    from kvtrace.evaluation.request import Method
 
 MEASURED_BY_THE_RUN = {"clipping", "too-wide"}
 
@@ -33,12 +34,12 @@ def test_the_findings_of_a_run_are_those_of_the_audit(tmp_path: Path, method: Me
     bench.scale_values(2, bench.position >= 1024, bench.heads[:3])
     trace = open_trace(bench.write("incident"))
     artifacts = [load_artifact(path) for path in bench.artifacts]
-    candidates = standard_candidates([trace], artifacts, EngineSetup("vllm-cuda"))
-    run = replay([trace], candidates, tmp_path / "run", method=method, device="cpu")
+    candidates = standard_candidates([trace], artifacts, ServingSetup("vllm-cuda"))
+    run = replay(ReplayRequest([trace], candidates, method=method, device="cpu"), tmp_path / "run")
     rows = pq.read_table(run / "findings.parquet").to_pylist()
     for artifact in artifacts:
         expected = [
-            (f.id, f.severity, f.message, f.action, ",".join(map(str, f.layers)) or None)
+            (f.id, f.severity, f.message, f.action, list(f.layers) or None)
             for f in scales_report(artifact, trace, engine="vllm-cuda").findings
             if f.id not in MEASURED_BY_THE_RUN
         ]
@@ -58,7 +59,7 @@ def test_an_artifact_that_cannot_be_used_is_audited_too(tmp_path: Path) -> None:
     bench.ship(scales | {(layer + 5, tensor): v for (layer, tensor), v in scales.items()}, "other")
     trace = open_trace(bench.write("incident"))
     candidates = standard_candidates([trace], [load_artifact(path) for path in bench.artifacts])
-    run = replay([trace], candidates, tmp_path / "run", device="cpu")
+    run = replay(ReplayRequest([trace], candidates, device="cpu"), tmp_path / "run")
     rows = pq.read_table(run / "findings.parquet").to_pylist()
     assert ("other", "wrong-model") in {(row["candidate"], row["id"]) for row in rows}
 
@@ -66,7 +67,7 @@ def test_an_artifact_that_cannot_be_used_is_audited_too(tmp_path: Path) -> None:
 def test_candidates_without_an_artifact_have_no_findings(tmp_path: Path) -> None:
     bench = new_bench(8, tmp_path)
     trace = open_trace(bench.write("incident"))
-    run = replay([trace], standard_candidates([trace], []), tmp_path / "run", device="cpu")
+    run = replay(ReplayRequest([trace], standard_candidates([trace], []), device="cpu"), tmp_path / "run")
     assert pq.read_table(run / "findings.parquet").num_rows == 0
 
 
@@ -76,7 +77,7 @@ def test_a_candidate_carries_the_length_that_its_manifest_says_it_was_calibrated
     bench.ship(bench.scales(), "untold")
     trace = open_trace(bench.write("incident"))
     candidates = standard_candidates([trace], [load_artifact(path) for path in bench.artifacts])
-    run = replay([trace], candidates, tmp_path / "run", device="cpu")
+    run = replay(ReplayRequest([trace], candidates, device="cpu"), tmp_path / "run")
     lengths = {
         row["candidate"]: row["calibrated_max_length"]
         for row in pq.read_table(run / "candidates.parquet").to_pylist()

@@ -11,10 +11,11 @@ from support.fabricate import fabricate_trace, request
 from typer.testing import CliRunner
 
 from kvtrace.calibration.save import save_scales
-from kvtrace.candidates.candidate import captured_setup
+from kvtrace.candidates import OnlineScales, standard_candidates
+from kvtrace.candidates.captured import captured_setup
 from kvtrace.cli import app
 from kvtrace.errors import InputError
-from kvtrace.evaluation import online, replay, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.report.build import build_report
 from kvtrace.report.markdown import report_markdown
 from kvtrace.report.terminal.text import report_text
@@ -90,7 +91,7 @@ def test_a_trace_of_a_gpu_replays_as_what_ran(
     platform = "rocm" if product.startswith("AMD") else "cuda"
     told = {"platform": platform, "compute_capability": capability} if is_recorded else {}
     trace = open_trace(write_trace(tmp_path / "t.kvtrace", backends=(backend,) * 2, device=product, **told))
-    run = replay([trace], standard_candidates([trace], []), tmp_path / "run")
+    run = replay(ReplayRequest([trace], standard_candidates([trace])), tmp_path / "run")
     found = {row["candidate"]: row for row in rows_of(run, "candidates")}
     assert {name: (row["engine"], row["format"]) for name, row in found.items()} == {
         "bf16": (None, None),
@@ -252,7 +253,7 @@ def test_a_policy_is_what_ran_where_the_captured_cache_was_that_policys(
     tmp_path: Path, cache: str, policy: str, device: str, ran: bool
 ) -> None:
     trace = open_trace(write_trace(tmp_path / "t.kvtrace", cache=cache, device=device))
-    run = replay([trace], [online(policy)], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [OnlineScales(policy)]), tmp_path / "run")
     assert [row["hypothetical"] for row in rows_of(run, "candidates")] == [not ran]
     text = " ".join(report_text(build_report(open_run(run))).split())
     assert ("Is what ran." in text) is ran

@@ -18,9 +18,10 @@ from kvtrace.calibration.calibrate import calibrate
 from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.calibration.write import write_calibration
+from kvtrace.candidates import ArtifactScales, Bf16, GivenScales, OnlineScales
 from kvtrace.commands.report import report
 from kvtrace.errors import InputError, IntegrityError, ReplayMismatchError
-from kvtrace.evaluation import bf16, from_artifact, from_scales, online, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.ready import ready_profile
 from kvtrace.profile.store import find_profile, write_profile
@@ -33,7 +34,7 @@ from tests.evaluation.test_replay import CELL_OF_ROW, GIVEN, make_tensors, make_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvtrace.evaluation.source import Method
+    from kvtrace.evaluation.request import Method
     from kvtrace.trace.reader import Trace
 
 SUMS = ("num_vectors", "num_values", "num_out_of_range", "num_clipped", "num_flushed")
@@ -82,8 +83,8 @@ def totals(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[tuple[Any,
 @pytest.mark.parametrize("method", ["profile", "direct", "verify"])
 def test_groups_add_up_to_the_cells_of_a_workload_and_phase(tmp_path: Path, method: Method) -> None:
     trace = many_requests(tmp_path / "t.kvtrace")
-    candidates = [bf16(), from_scales("given", scales_for(trace, 0.004))]
-    run = replay([trace], candidates, tmp_path / "run", method=method, intervals=True)
+    candidates = [Bf16(), GivenScales("given", scales_for(trace, 0.004))]
+    run = replay(ReplayRequest([trace], candidates, method=method, intervals=True), tmp_path / "run")
     keys = (*HEAD, "workload", "phase", "sampling_id")
     groups, cells = (totals(rows_of(run, table), keys) for table in ("groups", "cells"))
     assert groups.keys() == cells.keys()
@@ -96,7 +97,10 @@ def test_groups_add_up_to_the_cells_of_a_workload_and_phase(tmp_path: Path, meth
 def test_a_group_holds_whole_requests_the_same_in_every_run(tmp_path: Path) -> None:
     trace = many_requests(tmp_path / "t.kvtrace")
     runs = [
-        replay([trace], [from_scales("c", scales_for(trace, value))], tmp_path / f"{value}", intervals=True)
+        replay(
+            ReplayRequest([trace], [GivenScales("c", scales_for(trace, value))], intervals=True),
+            tmp_path / f"{value}",
+        )
         for value in (0.01, 1.0)
     ]
     expected = Counter(
@@ -112,75 +116,80 @@ def test_a_group_holds_whole_requests_the_same_in_every_run(tmp_path: Path) -> N
 
 def test_a_replay_that_was_not_asked_for_intervals_makes_no_groups(tmp_path: Path) -> None:
     trace = many_requests(tmp_path / "t.kvtrace")
-    run = replay([trace], [bf16()], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
     assert rows_of(run, "groups") == []
     assert not (trace.path / GROUPS_DIRECTORY).exists()
 
 
 def test_online_scales_have_no_groups_rather_than_groups_without_an_error(tmp_path: Path) -> None:
     trace = many_requests(tmp_path / "t.kvtrace")
-    candidates = [from_scales("c", scales_for(trace)), online("fp8-per-token-head")]
-    run = replay([trace], candidates, tmp_path / "run", intervals=True)
+    candidates = [GivenScales("c", scales_for(trace)), OnlineScales("fp8-per-token-head")]
+    run = replay(ReplayRequest([trace], candidates, intervals=True), tmp_path / "run")
     assert {row["candidate"] for row in rows_of(run, "groups")} == {"c"}
 
 
 class TestProfileOfGroups:
     def test_a_second_use_reads_no_tensor(self, tmp_path: Path) -> None:
         trace = many_requests(tmp_path / "t.kvtrace")
-        candidates = [from_scales("c", scales_for(trace))]
-        first = replay([trace], candidates, tmp_path / "first", intervals=True)
+        candidates = [GivenScales("c", scales_for(trace))]
+        first = replay(ReplayRequest([trace], candidates, intervals=True), tmp_path / "first")
         for chunks in trace.path.glob("rank-0.zarr/layers/*/*/c"):
             shutil.rmtree(chunks)
-        second = replay([open_trace(trace.path)], candidates, tmp_path / "second", intervals=True)
+        second = replay(
+            ReplayRequest([open_trace(trace.path)], candidates, intervals=True), tmp_path / "second"
+        )
         assert (first / "groups.parquet").read_bytes() == (second / "groups.parquet").read_bytes()
 
     def test_one_over_other_cells_is_not_believed(self, tmp_path: Path) -> None:
         trace = many_requests(tmp_path / "t.kvtrace")
         cpu = torch.device("cpu")
-        with ready_profile(trace, find_cells(trace), cpu) as (stored, _):
-            shutil.copytree(stored.path, trace.path / GROUPS_DIRECTORY)
+        with ready_profile(trace, find_cells(trace), cpu) as ready:
+            shutil.copytree(ready.profile.path, trace.path / GROUPS_DIRECTORY)
         cells = find_group_cells(trace)
-        with ready_profile(trace, cells, cpu, directory=GROUPS_DIRECTORY) as (stored, was_made_now):
-            assert was_made_now
-            assert stored.is_over(cells)
+        with ready_profile(trace, cells, cpu, directory=GROUPS_DIRECTORY) as ready:
+            assert ready.were_read
+            assert ready.profile.is_over(cells)
 
     def test_an_interrupted_one_leaves_nothing(self, tmp_path: Path) -> None:
         trace = many_requests(tmp_path / "t.kvtrace")
-        candidates = [from_scales("c", scales_for(trace))]
-        replay([trace], candidates, tmp_path / "plain")
+        candidates = [GivenScales("c", scales_for(trace))]
+        replay(ReplayRequest([trace], candidates), tmp_path / "plain")
         names = {path.name for path in trace.path.iterdir()}
 
         def interrupt(done: int, total: int) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            replay([trace], candidates, tmp_path / "run", intervals=True, progress=interrupt)
+            replay(ReplayRequest([trace], candidates, intervals=True), tmp_path / "run", progress=interrupt)
         assert {path.name for path in trace.path.iterdir()} == names
         assert not (tmp_path / "run").exists()
         assert find_profile(trace, GROUPS_DIRECTORY) is None
 
     def test_verifying_replays_the_groups_both_ways_too(self, tmp_path: Path) -> None:
         trace = many_requests(tmp_path / "t.kvtrace")
-        candidates = [from_scales("c", scales_for(trace))]
-        replay([trace], candidates, tmp_path / "first", intervals=True)
+        candidates = [GivenScales("c", scales_for(trace))]
+        replay(ReplayRequest([trace], candidates, intervals=True), tmp_path / "first")
         cells = find_group_cells(trace)
         tensors = list(profile_tensors(trace, cells, torch.device("cpu")))
-        tensors[0].count[:2] += np.array([1, -1], np.int8).astype(tensors[0].count.dtype)
+        count = tensors[0].count
+        taken = 1 + int(np.flatnonzero(count[1:] > 1)[0])  # a count of 0 is no profile's
+        count[taken - 1] += 1
+        count[taken] -= 1
         shutil.rmtree(trace.path / GROUPS_DIRECTORY)
         write_profile(trace, cells, tensors, trace.path / GROUPS_DIRECTORY)
         with pytest.raises(ReplayMismatchError, match=rf"{GROUPS_DIRECTORY}: layer \d [kv].* Delete it"):
-            replay([trace], candidates, tmp_path / "second", method="verify", intervals=True)
+            replay(ReplayRequest([trace], candidates, method="verify", intervals=True), tmp_path / "second")
 
     def test_a_damaged_array_and_a_missing_chunk_are_named(self, tmp_path: Path) -> None:
         trace = many_requests(tmp_path / "t.kvtrace")
-        candidates = [from_scales("c", scales_for(trace))]
-        replay([trace], candidates, tmp_path / "first", intervals=True)
+        candidates = [GivenScales("c", scales_for(trace))]
+        replay(ReplayRequest([trace], candidates, intervals=True), tmp_path / "first")
         array = trace.path / GROUPS_DIRECTORY / "layers/00/k/count/c/0"
         content = bytearray(array.read_bytes())
         content[20] ^= 1
         array.write_bytes(content)
         with pytest.raises(IntegrityError, match=f"{GROUPS_DIRECTORY}/layers/00/k/count"):
-            replay([trace], candidates, tmp_path / "second", intervals=True)
+            replay(ReplayRequest([trace], candidates, intervals=True), tmp_path / "second")
         (trace.path / "rank-0.zarr/layers/00/v/c/1/0/0").unlink()
         with pytest.raises(IntegrityError, match="layers/00/v/c/1/0/0"):
             find_profile(trace, GROUPS_DIRECTORY)
@@ -189,7 +198,7 @@ class TestProfileOfGroups:
 def test_magnitudes_are_counted_by_workload_and_sampling_rule(tmp_path: Path) -> None:
     tensors = make_tensors()
     trace = make_trace(tmp_path / "t.kvtrace", tensors)
-    run = replay([trace], [from_scales("c", GIVEN)], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [GivenScales("c", GIVEN)]), tmp_path / "run")
     expected: Counter[tuple[Any, ...]] = Counter()
     for (_, tensor), values in tensors.items():
         stored = np.abs((bits(values).astype(np.uint32) << 16).view(np.float32))
@@ -205,7 +214,10 @@ def test_magnitudes_are_counted_by_workload_and_sampling_rule(tmp_path: Path) ->
 
 def test_a_direct_replay_has_no_magnitudes(tmp_path: Path) -> None:
     trace = many_requests(tmp_path / "t.kvtrace")
-    assert rows_of(replay([trace], [bf16()], tmp_path / "run", method="direct"), "magnitudes") == []
+    assert (
+        rows_of(replay(ReplayRequest([trace], [Bf16()], method="direct"), tmp_path / "run"), "magnitudes")
+        == []
+    )
 
 
 def test_scales_carry_the_largest_magnitude_of_their_calibration(tmp_path: Path) -> None:
@@ -213,8 +225,8 @@ def test_scales_carry_the_largest_magnitude_of_their_calibration(tmp_path: Path)
     made = calibrate([trace], Recipe(), DatasetRules())
     write_calibration(tmp_path / "scales", made, checkpoint=None)
     artifact = load_artifact(tmp_path / "scales")
-    candidates = [from_scales("given", scales_for(trace)), from_artifact("calibrated", artifact)]
-    run = replay([trace], candidates, tmp_path / "run")
+    candidates = [GivenScales("given", scales_for(trace)), ArtifactScales("calibrated", artifact)]
+    run = replay(ReplayRequest([trace], candidates), tmp_path / "run")
     live: dict[Any, float] = defaultdict(float)
     for row in rows_of(run, "cells"):
         key = row["layer"], row["kv_head"], row["tensor"]

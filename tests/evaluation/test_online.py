@@ -9,8 +9,9 @@ import torch
 from support.fabricate import bits, fabricate_trace, request
 from support.fp8_oracle import GRIDS, values_of_bits
 
+from kvtrace.candidates import Bf16, OnlineScales
 from kvtrace.errors import InputError
-from kvtrace.evaluation import bf16, online, per_token_head, replay
+from kvtrace.evaluation import ReplayRequest, per_token_head, replay
 from kvtrace.numerics.elementwise import online_round_trip
 from kvtrace.numerics.online import ONLINE_POLICIES
 from kvtrace.trace.reader import open_trace
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtrace.evaluation.source import Method
+    from kvtrace.evaluation.request import Method
     from kvtrace.trace.reader import Trace
 
 FP8, INT8 = "fp8-per-token-head", "int8-per-token-head"
@@ -59,7 +60,7 @@ def test_values_are_those_of_the_rule(policy: str) -> None:
 def test_the_runs_sums_are_those_of_the_rule(tmp_path: Path, policy: str, method: Any) -> None:
     tensors = make_tensors()
     trace = make_trace(tmp_path / "t.kvtrace", tensors, rows_per_chunk=16)
-    run = replay([trace], [bf16(), online(policy)], tmp_path / "run", method=method)
+    run = replay(ReplayRequest([trace], [Bf16(), OnlineScales(policy)], method=method), tmp_path / "run")
     found = found_cells(run, policy)
     for (layer, tensor), values in tensors.items():
         stored = values_of_bits(bits(values), "bfloat16").astype(np.float64)
@@ -76,7 +77,9 @@ def test_the_runs_sums_are_those_of_the_rule(tmp_path: Path, policy: str, method
 
 def test_the_bytes_of_its_scales_are_told(tmp_path: Path) -> None:
     trace = make_trace(tmp_path / "t.kvtrace", make_tensors())  # head_dim 16: 4 bytes beside 16 codes
-    (candidate,) = rows_of(replay([trace], [online(FP8)], tmp_path / "run"), "candidates")
+    (candidate,) = rows_of(
+        replay(ReplayRequest([trace], [OnlineScales(FP8)]), tmp_path / "run"), "candidates"
+    )
     assert (candidate["kind"], candidate["engine"], candidate["granularity"]) == ("online", FP8, "token_head")
     assert "4 bytes per token, head and tensor: 25.0 %" in candidate["note"]
     assert candidate["hypothetical"]
@@ -94,7 +97,7 @@ def test_equal_counts_and_maxima_can_have_different_errors(tmp_path: Path) -> No
             position_of_row=[2, 3],
             requests=[request(0, prompt_tokens=4)],
         )
-        run = replay([open_trace(path)], [online(FP8)], tmp_path / name)
+        run = replay(ReplayRequest([open_trace(path)], [OnlineScales(FP8)]), tmp_path / name)
         ((_, sums),) = [(k, s) for k, s in found_cells(run, FP8).items() if k[2] == "k"]
         errors.append(sums["sum_sq_error"])
     assert errors[0] != pytest.approx(errors[1], rel=1e-3)
@@ -102,10 +105,12 @@ def test_equal_counts_and_maxima_can_have_different_errors(tmp_path: Path) -> No
 
 def test_the_pass_is_made_once_for_a_trace(tmp_path: Path) -> None:
     trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-    first = replay([trace], [online(INT8)], tmp_path / "run1")
+    first = replay(ReplayRequest([trace], [OnlineScales(INT8)]), tmp_path / "run1")
     calls: list[int] = []
     second = replay(
-        [trace], [online(INT8)], tmp_path / "run2", progress=lambda done, total: calls.append(done)
+        ReplayRequest([trace], [OnlineScales(INT8)]),
+        tmp_path / "run2",
+        progress=lambda done, total: calls.append(done),
     )
     assert calls == [], "no block was read"
     assert (first / "cells.parquet").read_bytes() == (second / "cells.parquet").read_bytes()
@@ -116,7 +121,7 @@ def online_sums(trace: Trace, out: Path, method: Method = "direct") -> dict[tupl
 
     A direct replay of a trace without a profile keeps no sums: they are made anew.
     """
-    run = replay([trace], [online(FP8), online(INT8)], out, method=method)
+    run = replay(ReplayRequest([trace], [OnlineScales(FP8), OnlineScales(INT8)], method=method), out)
     return {
         (policy, *cell): (sums["num_flushed"], sums["sum_sq_error"])
         for policy in (FP8, INT8)
@@ -158,4 +163,4 @@ def test_blocks_worked_on_two_rows_at_a_time_give_the_same_online_sums(
 
 def test_an_unknown_policy_is_refused_with_what_there_is() -> None:
     with pytest.raises(InputError, match="fp8-per-token-head, int8-per-token-head"):
-        online("fp4-per-token")
+        OnlineScales("fp4-per-token")

@@ -12,6 +12,14 @@ from safetensors import safe_open
 from support.fabricate import bits, fabricate_trace, request
 from support.replay_oracle import COUNTS, SQUARES, expected_cells
 
+from kvtrace.candidates import (
+    ArtifactScales,
+    Bf16,
+    GivenScales,
+    ServingSetup,
+    UnitScales,
+    standard_candidates,
+)
 from kvtrace.errors import (
     DeviceError,
     InputError,
@@ -19,15 +27,7 @@ from kvtrace.errors import (
     NoValidCandidateError,
     OutputExistsError,
 )
-from kvtrace.evaluation import (
-    EngineSetup,
-    bf16,
-    from_artifact,
-    from_scales,
-    replay,
-    standard_candidates,
-    unit,
-)
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.numerics import FORMATS
 from kvtrace.runs.record import RunRecord
 from kvtrace.scales import load_artifact
@@ -35,7 +35,7 @@ from kvtrace.trace.format import SamplingRecord, unseal
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
-    from kvtrace.evaluation.source import Method
+    from kvtrace.evaluation.request import Method
     from kvtrace.trace.reader import Trace
 
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
@@ -128,10 +128,10 @@ def test_every_sum_of_every_cell_equals_the_oracle(
 ) -> None:
     tensors = make_tensors()
     trace = make_trace(tmp_path / "t.kvtrace", tensors, dtype=dtype)
-    setup = EngineSetup(engine, fmt)
+    setup = ServingSetup(engine, fmt)
     too_small = {key: value * 448 / FORMATS[fmt].max_value for key, value in GIVEN.items()}
-    candidates = [bf16(), unit(setup), from_scales("given", too_small, setup)]
-    run = replay([trace], candidates, tmp_path / "run", method=method)
+    candidates = [Bf16(), UnitScales(setup), GivenScales("given", too_small, setup)]
+    run = replay(ReplayRequest([trace], candidates, method=method), tmp_path / "run")
     options = {"engine": engine, "fmt": fmt, "dtype": dtype}
     for name, scale in {
         "bf16": lambda *_: None,
@@ -151,8 +151,8 @@ def test_a_trace_cut_into_ranks_and_small_chunks_gives_the_same_sums(tmp_path: P
     split = make_trace(
         tmp_path / "s.kvtrace", tensors, ranks=[[0, 2], [1]], rows_of_rank=orders, rows_per_chunk=7
     )
-    candidates = [from_scales("given", GIVEN)]
-    runs = [replay([t], candidates, tmp_path / t.name) for t in (whole, split)]
+    candidates = [GivenScales("given", GIVEN)]
+    runs = [replay(ReplayRequest([t], candidates), tmp_path / t.name) for t in (whole, split)]
     assert_cells(*(found_cells(run, "given") for run in runs))
     keys = ("row", "layer", "kv_head", "tensor")
     vectors = [sorted(rows_of(run, "vectors"), key=lambda v: tuple(v[k] for k in keys)) for run in runs]
@@ -162,7 +162,7 @@ def test_a_trace_cut_into_ranks_and_small_chunks_gives_the_same_sums(tmp_path: P
 def test_a_head_that_two_ranks_hold_counts_once(tmp_path: Path) -> None:
     tensors = make_tensors()
     trace = make_trace(tmp_path / "t.kvtrace", tensors, ranks=[[0, 1], [1, 2]])
-    run = replay([trace], [from_scales("given", GIVEN)], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [GivenScales("given", GIVEN)]), tmp_path / "run")
     assert_cells(found_cells(run, "given"), expected_cells(tensors, CELL_OF_ROW, lambda *key: GIVEN[key]))
 
 
@@ -170,7 +170,7 @@ def test_k_and_v_may_differ_in_head_dim(tmp_path: Path) -> None:
     tensors = make_tensors()
     tensors |= {(layer, "v"): tensors[layer, "v"][..., :5] for layer in range(LAYERS)}
     trace = make_trace(tmp_path / "t.kvtrace", tensors)
-    run = replay([trace], [from_scales("given", GIVEN)], tmp_path / "run", method="verify")
+    run = replay(ReplayRequest([trace], [GivenScales("given", GIVEN)], method="verify"), tmp_path / "run")
     assert_cells(found_cells(run, "given"), expected_cells(tensors, CELL_OF_ROW, lambda *key: GIVEN[key]))
 
 
@@ -180,7 +180,7 @@ def test_rows_that_a_rank_lost_are_absent_for_its_heads_alone(tmp_path: Path) ->
     trace = make_trace(
         tmp_path / "t.kvtrace", tensors, ranks=[[0, 1], [2]], rows_of_rank=[all_rows, all_rows[:60]]
     )
-    run = replay([trace], [bf16()], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
     per_head = [0, 0, 0]
     for (layer, head, tensor, *_), sums in found_cells(run, "bf16").items():
         if (layer, tensor) == (0, "k"):
@@ -191,7 +191,7 @@ def test_rows_that_a_rank_lost_are_absent_for_its_heads_alone(tmp_path: Path) ->
 def test_vectors_hold_the_code_of_the_largest_finite_magnitude(tmp_path: Path) -> None:
     tensors = make_tensors()
     trace = make_trace(tmp_path / "t.kvtrace", tensors)
-    run = replay([trace], [bf16()], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
     row_of_token = {(r, p): i for i, (r, p) in enumerate(zip(REQUEST_OF_ROW, POSITION_OF_ROW, strict=True))}
     index = {row["row"]: row_of_token[row["request"], row["position"]] for row in rows_of(run, "rows")}
     vectors = rows_of(run, "vectors")
@@ -207,7 +207,7 @@ def test_vectors_hold_the_code_of_the_largest_finite_magnitude(tmp_path: Path) -
 def test_a_vector_is_out_of_range_exactly_where_its_code_exceeds_the_scales_limit(tmp_path: Path) -> None:
     tensors = make_tensors()
     trace = make_trace(tmp_path / "t.kvtrace", tensors)
-    run = replay([trace], [from_scales("given", GIVEN)], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [GivenScales("given", GIVEN)]), tmp_path / "run")
     limits = {(s["layer"], s["kv_head"], s["tensor"]): s for s in rows_of(run, "scales")}
     for vector in rows_of(run, "vectors"):
         scale = limits[vector["layer"], vector["kv_head"], vector["tensor"]]
@@ -222,8 +222,8 @@ def test_a_vector_is_out_of_range_exactly_where_its_code_exceeds_the_scales_limi
 
 def test_unquantized_scales_and_limits_are_null(tmp_path: Path) -> None:
     trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-    skipping = from_scales("skip", GIVEN, EngineSetup(skip_layers=(1,)))
-    run = replay([trace], [bf16(), skipping], tmp_path / "run")
+    skipping = GivenScales("skip", GIVEN, ServingSetup(skip_layers=(1,)))
+    run = replay(ReplayRequest([trace], [Bf16(), skipping]), tmp_path / "run")
     for row in rows_of(run, "scales"):
         is_null = [
             row[c] is None for c in ("scale", "covered_amax", "max_in_range_code", "max_unclipped_code")
@@ -236,7 +236,7 @@ def test_unquantized_scales_and_limits_are_null(tmp_path: Path) -> None:
 def test_several_traces_are_told_apart_by_source(tmp_path: Path) -> None:
     tensors = make_tensors()
     traces = [make_trace(tmp_path / d / "t.kvtrace", tensors) for d in "ab"]
-    run = replay(traces, [bf16()], tmp_path / "run")
+    run = replay(ReplayRequest(traces, [Bf16()]), tmp_path / "run")
     record = unseal((run / "run.json").read_text(), RunRecord)
     assert [s.name for s in record.sources] == ["t", "t#2"]
     assert record.sources[0].trace_sha256 == traces[0].digest
@@ -247,7 +247,7 @@ def test_several_traces_are_told_apart_by_source(tmp_path: Path) -> None:
 
 def test_requests_and_sampling_rules_are_those_of_the_trace(tmp_path: Path) -> None:
     trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-    run = replay([trace], [bf16()], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
     requests = {r["request"]: r for r in rows_of(run, "requests")}
     assert requests[1] | {"arrived": 0} == requests[1] | {"arrived": 0, "workload": "code", "num_rows": 20}
     assert (requests[0]["prompt_tokens"], requests[0]["output_tokens"]) == (40, 10)
@@ -264,14 +264,14 @@ class TestEffectiveCandidate:
 
     def test_a_bf16_engine_has_none_and_everything_quantized_is_hypothetical(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-        run = replay([trace], standard_candidates([trace], []), tmp_path / "run")
+        run = replay(ReplayRequest([trace], standard_candidates([trace], [])), tmp_path / "run")
         found = [(c["candidate"], c["hypothetical"]) for c in rows_of(run, "candidates")]
         assert found == [("bf16", False), ("unit", True)]
 
     def test_an_fp8_engine_has_one_with_the_scales_and_numerics_it_used(self, tmp_path: Path) -> None:
         tensors = make_tensors()
         trace = make_trace(tmp_path / "t.kvtrace", tensors, kv_cache_dtype="fp8_e4m3", scales=self.SCALES)
-        run = replay([trace], standard_candidates([trace], []), tmp_path / "run")
+        run = replay(ReplayRequest([trace], standard_candidates([trace], [])), tmp_path / "run")
         _, effective, one = rows_of(run, "candidates")
         assert (effective["candidate"], effective["hypothetical"]) == ("effective", False)
         assert (effective["engine"], effective["granularity"]) == ("vllm-cpu", "attn_head")
@@ -286,7 +286,7 @@ class TestEffectiveCandidate:
 
     def test_unit_is_not_hypothetical_where_the_engine_ran_with_ones(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors(), kv_cache_dtype="fp8")
-        run = replay([trace], standard_candidates([trace], []), tmp_path / "run")
+        run = replay(ReplayRequest([trace], standard_candidates([trace], [])), tmp_path / "run")
         assert [c["hypothetical"] for c in rows_of(run, "candidates")] == [True, False, False]
 
 
@@ -296,8 +296,8 @@ class TestInvalidCandidates:
         self, tmp_path: Path, value: float
     ) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-        bad = from_scales("bad", GIVEN | {(1, 2, "v"): value})
-        run = replay([trace], [bf16(), bad, from_scales("good", GIVEN)], tmp_path / "run")
+        bad = GivenScales("bad", GIVEN | {(1, 2, "v"): value})
+        run = replay(ReplayRequest([trace], [Bf16(), bad, GivenScales("good", GIVEN)]), tmp_path / "run")
         _, invalid, valid = rows_of(run, "candidates")
         assert (invalid["status"], valid["status"], valid["reason"]) == ("invalid", "valid", None)
         assert "v scale of layer 1, KV head 2" in invalid["reason"]
@@ -308,13 +308,13 @@ class TestInvalidCandidates:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
         short = {key: value for key, value in GIVEN.items() if key[0] == 0}
         with pytest.raises(NoValidCandidateError, match=r"layer 1, KV head 0.*another model"):
-            replay([trace], [bf16(), from_scales("short", short)], tmp_path / "run")
+            replay(ReplayRequest([trace], [Bf16(), GivenScales("short", short)]), tmp_path / "run")
         assert not list(tmp_path.glob("*run*"))
 
     def test_a_format_that_the_engine_does_not_write_is_invalid(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-        fnuz = from_scales("fnuz", GIVEN, EngineSetup("vllm-cpu", "e4m3fnuz"))
-        run = replay([trace], [fnuz, from_scales("good", GIVEN)], tmp_path / "run")
+        fnuz = GivenScales("fnuz", GIVEN, ServingSetup("vllm-cpu", "e4m3fnuz"))
+        run = replay(ReplayRequest([trace], [fnuz, GivenScales("good", GIVEN)]), tmp_path / "run")
         assert "vllm-cpu does not write e4m3fnuz" in rows_of(run, "candidates")[0]["reason"]
 
 
@@ -325,7 +325,7 @@ class TestArtifacts:
         options = {"request_of_row": [0] * 4, "position_of_row": range(4), "requests": REQUESTS[:1]}
         trace = open_trace(fabricate_trace(tmp_path / "t.kvtrace", tensors, **options))
         artifact = load_artifact(ARTIFACTS / "ct_per_head")
-        run = replay([trace], [from_artifact("per head", artifact)], tmp_path / "run")
+        run = replay(ReplayRequest([trace], [ArtifactScales("per head", artifact)]), tmp_path / "run")
         with safe_open(ARTIFACTS / "ct_per_head/model.safetensors", "pt") as stored:
             for row in rows_of(run, "scales"):
                 key = f"model.layers.{row['layer']}.self_attn.{row['tensor']}_scale"
@@ -346,12 +346,12 @@ class TestArtifacts:
 class TestOutput:
     def test_an_existing_output_is_kept_unless_forced(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-        run = replay([trace], [bf16()], tmp_path / "run")
+        run = replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
         before = (run / "run.json").read_bytes()
         with pytest.raises(OutputExistsError, match="--force"):
-            replay([trace], [bf16()], run)
+            replay(ReplayRequest([trace], [Bf16()]), run)
         assert (run / "run.json").read_bytes() == before
-        replay([trace], [bf16(), unit()], run, force=True)
+        replay(ReplayRequest([trace], [Bf16(), UnitScales()]), run, force=True)
         assert len(rows_of(run, "candidates")) == 2
         assert {p.name for p in tmp_path.iterdir()} == {"t.kvtrace", "run"}
 
@@ -365,7 +365,7 @@ class TestOutput:
         else:
             out.write_text("…")
         with pytest.raises(OutputExistsError, match="is no run"):
-            replay([trace], [bf16()], out, force=True)
+            replay(ReplayRequest([trace], [Bf16()]), out, force=True)
         assert out.exists()
 
     @pytest.mark.parametrize(
@@ -382,33 +382,33 @@ class TestOutput:
         if "run.json" in content:
             out.mkdir()
         else:
-            replay([trace], [bf16()], out)
+            replay(ReplayRequest([trace], [Bf16()]), out)
         for name, text in content.items():
             (out / name).write_text(text)
         with pytest.raises(OutputExistsError, match=kept):
-            replay([trace], [bf16()], out, force=True)
+            replay(ReplayRequest([trace], [Bf16()]), out, force=True)
         assert {name: (out / name).read_text() for name in content} == content
 
     def test_the_working_directory_is_never_replaced(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-        run = replay([trace], [bf16()], tmp_path / "run")
+        run = replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
         monkeypatch.chdir(run)
         for out in (Path(), run, tmp_path):
             with pytest.raises(InputError, match="the working directory lies there"):
-                replay([trace], [bf16()], out, force=True)
+                replay(ReplayRequest([trace], [Bf16()]), out, force=True)
 
     def test_no_run_is_written_into_a_trace(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
         for name in ("rank-1.zarr", "profile/mine", "profile-groups", "profile"):
             with pytest.raises(InputError, match="lies inside the trace"):
-                replay([trace], [bf16()], trace.path / name)
+                replay(ReplayRequest([trace], [Bf16()]), trace.path / name)
 
     def test_candidates_of_one_name_are_refused(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
         with pytest.raises(InputError, match="2 candidates are called 'bf16'"):
-            replay([trace], [bf16(), unit(), bf16()], tmp_path / "run")
+            replay(ReplayRequest([trace], [Bf16(), UnitScales(), Bf16()]), tmp_path / "run")
 
     def test_a_damaged_chunk_leaves_no_run_and_no_rest(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors(), rows_per_chunk=16)
@@ -417,19 +417,24 @@ class TestOutput:
         content[len(content) // 2] ^= 1
         chunk.write_bytes(content)
         with pytest.raises(IntegrityError, match="layers/01/v/c/3/0/0"):
-            replay([trace], [bf16()], tmp_path / "run")
+            replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
         assert {p.name for p in tmp_path.iterdir()} == {"t.kvtrace"}
 
     def test_an_interrupt_leaves_the_old_run_untouched(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-        run = replay([trace], [bf16()], tmp_path / "run")
+        run = replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
         before = {p.name: p.read_bytes() for p in run.iterdir()}
 
         def interrupt(done: int, total: int) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            replay([trace], [bf16(), unit()], run, method="direct", force=True, progress=interrupt)
+            replay(
+                ReplayRequest([trace], [Bf16(), UnitScales()], method="direct"),
+                run,
+                force=True,
+                progress=interrupt,
+            )
         assert {p.name: p.read_bytes() for p in run.iterdir()} == before
         assert {p.name for p in tmp_path.iterdir()} == {"t.kvtrace", "run"}
 
@@ -438,7 +443,7 @@ class TestOutput:
 def test_a_device_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
     with pytest.raises(DeviceError, match=name):
-        replay([trace], [bf16()], tmp_path / "run", device=name)
+        replay(ReplayRequest([trace], [Bf16()], device=name), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -447,13 +452,13 @@ def test_a_replay_on_the_gpu_equals_the_one_on_the_cpu(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
-    setups = [EngineSetup(engine) for engine in ("vllm-cuda", "vllm-cpu", "sglang")]
-    candidates = [from_scales(s.engine, GIVEN, s) for s in setups]
-    cpu, gpu = (replay([trace], candidates, tmp_path / d, device=d) for d in ("cpu", "cuda"))
+    setups = [ServingSetup(engine) for engine in ("vllm-cuda", "vllm-cpu", "sglang")]
+    candidates = [GivenScales(s.engine, GIVEN, s) for s in setups]
+    cpu, gpu = (replay(ReplayRequest([trace], candidates, device=d), tmp_path / d) for d in ("cpu", "cuda"))
     for setup in setups:
         found, expected = found_cells(gpu, setup.engine), found_cells(cpu, setup.engine)
         assert_cells(found, expected)
 
 
 def test_setups_are_values_that_can_be_changed_one_field_at_a_time() -> None:
-    assert replace(EngineSetup(), engine="vllm-cpu").fp8_format == "e4m3fn"
+    assert replace(ServingSetup(), engine="vllm-cpu").fp8_format == "e4m3fn"

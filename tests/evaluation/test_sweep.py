@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.fabricate import fabricate_trace, request
 
-from kvtrace.evaluation import EngineSetup, bf16, from_scales, online, replay
+from kvtrace.candidates import Bf16, GivenScales, OnlineScales, ServingSetup
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
@@ -53,8 +54,10 @@ def ones() -> dict[tuple[int, int, str], float]:
 def test_a_sweep_gives_what_candidates_with_its_scales_give(
     trace: Trace, tmp_path: Path, engine: str, fp8_format: str, largest: float
 ) -> None:
-    setup = EngineSetup(engine, fp8_format)
-    first = replay([trace], [bf16(), from_scales("one", ones(), setup)], tmp_path / "first", device="cpu")
+    setup = ServingSetup(engine, fp8_format)
+    first = replay(
+        ReplayRequest([trace], [Bf16(), GivenScales("one", ones(), setup)], device="cpu"), tmp_path / "first"
+    )
     swept = rows(first, "sweep")
     amax = {(r["kv_head"], r["tensor"]): 0.0 for r in swept}
     for cell in rows(first, "cells"):
@@ -68,7 +71,9 @@ def test_a_sweep_gives_what_candidates_with_its_scales_give(
             key: np.float32(2.0**k * value / largest) for key, value in amax.items()
         }
         scales = ones() | {(0, *key): r["scale"] for key, r in at.items()}
-        run = replay([trace], [from_scales("swept", scales, setup)], tmp_path / f"at{k}", device="cpu")
+        run = replay(
+            ReplayRequest([trace], [GivenScales("swept", scales, setup)], device="cpu"), tmp_path / f"at{k}"
+        )
         cells = rows(run, "cells")
         for key, row in at.items():
             own = [cell for cell in cells if (cell["kv_head"], cell["tensor"]) == key]
@@ -77,7 +82,9 @@ def test_a_sweep_gives_what_candidates_with_its_scales_give(
 
 
 def test_a_head_of_zeros_has_no_scale_that_just_covers_it(trace: Trace, tmp_path: Path) -> None:
-    run = replay([trace], [from_scales("one", ones(), EngineSetup())], tmp_path / "run", device="cpu")
+    run = replay(
+        ReplayRequest([trace], [GivenScales("one", ones(), ServingSetup())], device="cpu"), tmp_path / "run"
+    )
     found = {(r["kv_head"], r["tensor"]) for r in rows(run, "sweep")}
     assert found == {(0, "k"), (1, "k"), (0, "v"), (1, "v"), (2, "v")}
 
@@ -92,8 +99,8 @@ def test_a_scale_that_covers_more_than_float32_holds_has_no_row(tmp_path: Path) 
         position_of_row=[0, 1],
         requests=[request(0, prompt_tokens=2)],
     )
-    given = from_scales("one", {(0, 0, tensor): 1.0 for tensor in "kv"}, EngineSetup())
-    swept = rows(replay([open_trace(path)], [given], tmp_path / "run", device="cpu"), "sweep")
+    given = GivenScales("one", {(0, 0, tensor): 1.0 for tensor in "kv"}, ServingSetup())
+    swept = rows(replay(ReplayRequest([open_trace(path)], [given], device="cpu"), tmp_path / "run"), "sweep")
     covered = {r["log2_multiple"]: r["covered_amax"] for r in swept if r["tensor"] == "k"}
     assert sorted(covered) == [step / 2 for step in range(-8, 4)]
     for multiple, value in covered.items():
@@ -103,9 +110,12 @@ def test_a_scale_that_covers_more_than_float32_holds_has_no_row(tmp_path: Path) 
 def test_a_sweep_is_in_the_format_of_the_first_candidate_with_static_scales(
     trace: Trace, tmp_path: Path
 ) -> None:
-    setups = [EngineSetup("vllm-cuda", "e5m2"), EngineSetup("vllm-cpu", "e4m3fn")]
-    static = [from_scales(setup.engine, ones(), setup) for setup in setups]
-    run = replay([trace], [bf16(), online("int8-per-token-head"), *static], tmp_path / "run", device="cpu")
+    setups = [ServingSetup("vllm-cuda", "e5m2"), ServingSetup("vllm-cpu", "e4m3fn")]
+    static = [GivenScales(setup.engine, ones(), setup) for setup in setups]
+    run = replay(
+        ReplayRequest([trace], [Bf16(), OnlineScales("int8-per-token-head"), *static], device="cpu"),
+        tmp_path / "run",
+    )
     swept = rows(run, "sweep")
     assert {(r["engine"], r["format"]) for r in swept} == {("vllm-cuda", "e5m2")}
     for r in swept:
@@ -113,7 +123,7 @@ def test_a_sweep_is_in_the_format_of_the_first_candidate_with_static_scales(
 
 
 def test_a_replay_without_counts_or_static_scales_has_an_empty_sweep(trace: Trace, tmp_path: Path) -> None:
-    given = [from_scales("one", ones(), EngineSetup())]
-    direct = replay([trace], given, tmp_path / "direct", method="direct", device="cpu")
-    unquantized = replay([trace], [bf16()], tmp_path / "bf16", device="cpu")
+    given = [GivenScales("one", ones(), ServingSetup())]
+    direct = replay(ReplayRequest([trace], given, method="direct", device="cpu"), tmp_path / "direct")
+    unquantized = replay(ReplayRequest([trace], [Bf16()], device="cpu"), tmp_path / "bf16")
     assert rows(direct, "sweep") == rows(unquantized, "sweep") == []

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
 
-from kvtrace.evaluation import EngineSetup, bf16, from_scales, replay
+from kvtrace.candidates import Bf16, GivenScales, ServingSetup
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.trace.reader import open_trace
 from tests.evaluation.test_replay import GIVEN, make_tensors, make_trace, rows_of
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtrace.evaluation.source import Method
+    from kvtrace.evaluation.request import Method
     from kvtrace.trace.reader import Trace
 
 
@@ -43,7 +44,7 @@ def test_the_largest_finite_magnitude_is_counted_and_inf_is_not(
     tmp_path: Path, dtype: str, largest: float
 ) -> None:
     trace = trace_of(tmp_path, np.array([[[largest, -largest, np.inf, np.nan]]]), [0], dtype=dtype)
-    run = replay([trace], [bf16()], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
     magnitudes = [(row["tensor"], row["magnitude"], row["num_values"]) for row in rows_of(run, "magnitudes")]
     assert sorted(magnitudes) == [("k", largest, 2), ("v", largest, 2)]
     cells = [(row["max_abs"], row["num_values"], row["num_nonfinite"]) for row in rows_of(run, "cells")]
@@ -57,7 +58,7 @@ def test_a_cell_without_a_finite_value_has_no_maximum(tmp_path: Path, method: Me
     trace = trace_of(tmp_path, values, [0, 2])  # octaves 0 and 1
     found = {
         (row["tensor"], row["position_octave"]): (row["max_abs"], row["num_values"], row["num_nonfinite"])
-        for row in rows_of(replay([trace], [bf16()], tmp_path / "run", method=method), "cells")
+        for row in rows_of(replay(ReplayRequest([trace], [Bf16()], method=method), tmp_path / "run"), "cells")
     }
     expected = {0: (1.0, 4, 0), 1: (None, 0, 4)}
     assert found == {(tensor, octave): cell for tensor in "kv" for octave, cell in expected.items()}
@@ -68,15 +69,15 @@ def test_zeros_are_in_range_and_not_flushed_at_a_scale_whose_reciprocal_is_inf(t
     values = np.zeros((2, 1, 4))
     values[1, 0, :2] = [1.0, -1.0]
     trace = trace_of(tmp_path, values, [0, 1])
-    tiny = from_scales("tiny", {(0, 0, tensor): 1e-39 for tensor in "kv"}, EngineSetup("vllm-cpu"))
-    run = replay([trace], [tiny], tmp_path / "run", method="verify")
+    tiny = GivenScales("tiny", {(0, 0, tensor): 1e-39 for tensor in "kv"}, ServingSetup("vllm-cpu"))
+    run = replay(ReplayRequest([trace], [tiny], method="verify"), tmp_path / "run")
     names = ("num_values", "num_out_of_range", "num_clipped", "num_flushed")
     assert [tuple(row[name] for name in names) for row in rows_of(run, "cells")] == [(8, 2, 2, 0)] * 2
 
 
 def test_missing_positions_are_counted_one_by_one(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, np.ones((4, 1, 4)), [0, 1, 5, 9], missing=((2, 5), (6, 9)))
-    run = replay([trace], [bf16()], tmp_path / "run")
+    run = replay(ReplayRequest([trace], [Bf16()]), tmp_path / "run")
     assert [(row["num_rows"], row["num_missing"]) for row in rows_of(run, "requests")] == [(4, 3 + 3)]
 
 
@@ -86,7 +87,8 @@ def test_a_scale_covers_its_formats_maximum_times_itself(
 ) -> None:
     trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
     run = replay(
-        [trace], [from_scales("given", GIVEN, EngineSetup("vllm-cuda", fp8_format))], tmp_path / "run"
+        ReplayRequest([trace], [GivenScales("given", GIVEN, ServingSetup("vllm-cuda", fp8_format))]),
+        tmp_path / "run",
     )
     covered = {
         (row["layer"], row["kv_head"], row["tensor"]): row["covered_amax"] for row in rows_of(run, "scales")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvtrace.candidates.apply import apply_candidate
+from kvtrace.candidates import GivenScales
 from kvtrace.errors import ReplayMismatchError
-from kvtrace.evaluation import EngineSetup, from_scales, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.evaluation.direct import replay_directly
+from kvtrace.evaluation.sums import Vectors, sums_alone
 from kvtrace.evaluation.verify import VectorCheck, check_equal
 from kvtrace.profile.ready import ready_profile
 from kvtrace.trace.cells import find_cells
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvtrace.candidates.candidate import Candidate
-    from kvtrace.evaluation.sums import TensorSums, Vectors
+    from kvtrace.evaluation.sums import TensorSums
     from kvtrace.profile.store import StoredProfile
     from kvtrace.trace.reader import Trace
 
 
 def clipping(trace: Trace) -> Candidate:
     """Scales that cover 0.448 of values with a standard deviation of 3: most are clipped."""
-    return from_scales("clipping", dict.fromkeys(apply_keys(trace), 0.001))
+    return GivenScales("clipping", dict.fromkeys(apply_keys(trace), 0.001))
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +39,22 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 @pytest.fixture(scope="module")
 def sums(trace: Trace) -> list[TensorSums]:
     """Layer 0's K first."""
-    applied = apply_candidate(clipping(trace), trace)
+    applied = clipping(trace).scales_for(trace)
     assert applied is not None
-    return list(replay_directly(trace, find_cells(trace), [(EngineSetup(), applied)], CPU))
+    return list(sums_alone(replay_directly(trace, find_cells(trace), [applied], CPU)))
 
 
 @pytest.fixture(scope="module")
 def stored(trace: Trace) -> StoredProfile:
-    with ready_profile(trace, find_cells(trace), CPU) as (made, _):
-        return made
+    with ready_profile(trace, find_cells(trace), CPU) as ready:
+        return ready.profile
 
 
 @pytest.fixture(scope="module")
 def vectors(trace: Trace) -> list[Vectors]:
     """Of every block, as the element-wise replay meets them; token 0 of layer 0's K first."""
-    came: list[Vectors] = []
-    list(replay_directly(trace, find_cells(trace), [], CPU, on_vectors=came.append))
-    return came
+    replayed = replay_directly(trace, find_cells(trace), [], CPU)
+    return [value for value in replayed if isinstance(value, Vectors)]
 
 
 def changed(sums: TensorSums, part: str, name: str, to: Any) -> TensorSums:
@@ -136,7 +136,9 @@ def test_a_run_says_whether_tensors_were_read_for_a_profile_for_groups_or_to_ver
     trace = make_trace(tmp_path / "t.kvtrace")
     runs: list[dict[str, Any]] = [{}, {}, {"intervals": True}, {"intervals": True}, {"method": "verify"}]
     found = [
-        source_of(replay([trace], [clipping(trace)], tmp_path / str(number), **options)).tensors_reread
+        source_of(
+            replay(ReplayRequest([trace], [clipping(trace)], **options), tmp_path / str(number))
+        ).tensors_reread
         for number, options in enumerate(runs)
     ]
     assert found == [True, False, True, False, True]

@@ -22,8 +22,8 @@ from kvtrace.calibration.recipe import Recipe
 from kvtrace.calibration.save import SCALES_FILE, save_checkpoint, save_scales
 from kvtrace.calibration.write import write_calibration
 from kvtrace.findings.artifact.observed import Observed, observe
-from kvtrace.findings.artifact.report import scales_report
-from kvtrace.findings.artifact.text import report_text
+from kvtrace.report.scales.build import scales_report
+from kvtrace.report.scales.text import scales_text
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import Trace, open_trace
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvtrace.calibration.calibrate import ScaleSet
-    from kvtrace.findings.artifact.finding import Finding
-    from kvtrace.findings.artifact.report_model import ScalesReport
+    from kvtrace.report.scales.model import AuditedFinding, ScalesReport
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "smollm2-135m.kvtrace"
 SMOLLM2 = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64}
@@ -81,7 +80,7 @@ def audit_of(
     return audit
 
 
-def found(report: ScalesReport, name: str) -> Finding:
+def found(report: ScalesReport, name: str) -> AuditedFinding:
     matching = [f for f in report.findings if f.id == name]
     assert len(matching) == 1, [f"{f.id}: {f.message}" for f in report.findings]
     return matching[0]
@@ -165,7 +164,7 @@ def test_the_table_shows_covered_and_observed_of_the_head_with_the_least_headroo
         row.model_copy(update={"kv_head": head, "covered_amax": covered, "observed_amax": observed})
         for head, (covered, observed) in enumerate([(21.5, 21.25), (15.5, 17.0), (0.0, 0.0)])
     ]
-    lines = report_text(report.model_copy(update={"scales": heads})).splitlines()
+    lines = scales_text(report.model_copy(update={"scales": heads})).splitlines()
     line = next(line for line in lines if line.startswith("    0 K"))
     assert line.split()[-3:-1] == ["15.5…", "17…"]
 

@@ -9,11 +9,12 @@ import pytest
 from support.fabricate import fabricate_trace, request
 
 from kvtrace.calibration.save import save_scales
+from kvtrace.findings.artifact.audit import audit_context
 from kvtrace.findings.artifact.observed import observe
-from kvtrace.findings.artifact.report import audit_context, scales_report
 from kvtrace.numerics import ENGINES
 from kvtrace.numerics.captured import magnitudes_of
 from kvtrace.numerics.limits import max_unclipped_code
+from kvtrace.report.scales.build import scales_report
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
 

@@ -11,13 +11,17 @@ import pytest
 from incidents import all_incidents
 from incidents.base import SAMPLE
 from incidents.bench import Bench, new_bench, times
+from support.examples import run_of
 from support.fabricate import fabricate_trace, request
 from support.fabricate_run import fabricate_run, read_tables, run_record, source_record
 from support.run_cli import kvtrace
 
 from kvtrace.calibration.recipe import Recipe
-from kvtrace.evaluation import replay, standard_candidates
-from kvtrace.findings.diagnose import RULES, diagnose
+from kvtrace.candidates import standard_candidates
+from kvtrace.errors import SchemaVersionError
+from kvtrace.evaluation import ReplayRequest, replay
+from kvtrace.findings.diagnose import diagnose
+from kvtrace.findings.run.example import CLIPS, RunExample, Traffic, Where
 from kvtrace.findings.wording import percent
 from kvtrace.query import connect_with_views, run_sql
 from kvtrace.report.build import build_report
@@ -126,7 +130,7 @@ def test_the_clip_finding_gives_the_worst_heads_own_share_of_clipped_values(tmp_
         requests=[request(number, prompt_tokens=1) for number in range(8)],
     )
     trace = open_trace(path)
-    run = replay([trace], standard_candidates([trace], []), tmp_path / "run", device="cpu")
+    run = replay(ReplayRequest([trace], standard_candidates([trace], []), device="cpu"), tmp_path / "run")
     message = of(diagnose(open_run(run)), "k-clips").message
     assert (
         "K clips in 1 of 2 heads (layer 0 head 1). Worst: layer 0 head 1 clips 6.25 % of its own" in message
@@ -158,7 +162,7 @@ def test_heads_that_lose_nothing_are_at_no_floor(tmp_path: Path) -> None:
         requests=[request(number, prompt_tokens=1) for number in range(6)],
     )
     opened = open_trace(trace)
-    run = replay([opened], standard_candidates([opened], []), tmp_path / "run", device="cpu")
+    run = replay(ReplayRequest([opened], standard_candidates([opened], []), device="cpu"), tmp_path / "run")
     assert "rounding-floor" not in {one.id for one in diagnose(open_run(run)).findings}
 
 
@@ -283,7 +287,9 @@ def test_without_an_artifact_the_default_scales_are_judged(tmp_path: Path) -> No
 def test_the_sample_is_diagnosed_as_its_artifacts_were_made(tmp_path: Path) -> None:
     trace = open_trace(SAMPLE)
     artifacts = [load_artifact(SCALES / name) for name in ("all-per-head", "halved")]
-    run = replay([trace], standard_candidates([trace], artifacts), tmp_path / "run", device="cpu")
+    run = replay(
+        ReplayRequest([trace], standard_candidates([trace], artifacts), device="cpu"), tmp_path / "run"
+    )
     diagnosis = diagnose(open_run(run))
     assert diagnosis.verdict.subject == "halved"
     assert diagnosis.verdict.sound == ("all-per-head",)
@@ -293,6 +299,60 @@ def test_the_sample_is_diagnosed_as_its_artifacts_were_made(tmp_path: Path) -> N
     assert "VERDICT FAULT. halved: " in " ".join(reported.stdout.split())
 
 
-def test_every_rule_is_a_file_of_its_own() -> None:
-    files = [rule.__module__ for rule in RULES]
-    assert len(set(files)) == len(files)
+def test_the_verdict_says_which_finding_it_rests_on(tmp_path: Path) -> None:
+    clipped = RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()})
+    for name, example, status, finding in (
+        ("fault", clipped, "fault", "k-clips"),
+        ("sound", RunExample(), "sound", "not-the-scales"),
+        ("few", RunExample(traffic=(Traffic(requests=4),)), "cannot tell", "coverage"),
+    ):
+        diagnosis = diagnose(open_run(run_of(example, tmp_path / name)))
+        assert diagnosis.verdict.status == status
+        assert diagnosis.verdict.finding is not None
+        assert diagnosis.findings[diagnosis.verdict.finding].id == finding
+        report = build_report(open_run(tmp_path / name))
+        (action,) = {one.action for one in diagnosis.findings if one.id == finding}
+        assert f"→ {action}"[:60] in " ".join(report_text(report).split())
+        assert verdict_parts(report)["verdict"]["action"].startswith(action.rstrip("."))
+        assert f"**Do:** {action}"[:60] in report_markdown(report).replace("\\", "")
+
+
+def test_a_finding_in_the_words_of_the_verdict_that_is_not_the_verdicts_is_told_in_full(
+    tmp_path: Path,
+) -> None:
+    said = {"id": "constant-scales", "severity": "warning", "evidence": "{}", "message": "all are equal"}
+    others = said | {"id": "kv-swapped", "severity": "error", "message": "all are"}
+    run = run_of(RunExample(audit=(others, said)), tmp_path / "run")
+    text = report_text(build_report(open_run(run)))
+    assert text.count("the verdict above") == 1
+    assert "VERDICT" in text
+    assert "all are equal" in text
+    alike = run_of(RunExample(audit=(said, said | {"id": "merged-kv"})), tmp_path / "alike")
+    assert report_text(build_report(open_run(alike))).count("the verdict above") == 1
+
+
+def test_what_a_finding_calls_for_has_a_type(tmp_path: Path) -> None:
+    for name, example, finding, remedy in (
+        (
+            "swapped",
+            RunExample(audit=({"id": "kv-swapped", "severity": "error", "evidence": "{}"},)),
+            "kv-swapped",
+            "look",
+        ),
+        ("sound", RunExample(), "not-the-scales", "elsewhere"),
+        ("sound 2", RunExample(), "rounding-floor", "leave layers"),
+        ("1.0 ran", RunExample(live=1.0), "scales-not-loaded", "look"),
+        ("invalid", RunExample(invalid_as="unusable-value"), "invalid-artifact", "recalibrate"),
+    ):
+        found = diagnose(open_run(run_of(example, tmp_path / name)))
+        assert of(found, finding).remedy == remedy
+
+
+def test_a_finding_of_a_newer_kvtrace_is_not_ranked_by_a_guess(tmp_path: Path) -> None:
+    run = run_of(
+        RunExample(audit=({"id": "of-next-year", "severity": "error", "evidence": "{}"},)), tmp_path / "run"
+    )
+    with pytest.raises(SchemaVersionError, match="'of-next-year', which this kvtrace does not know; install"):
+        diagnose(open_run(run))
+    result = kvtrace("report", run)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING
 
 import pytest
 from incidents import all_incidents
@@ -14,14 +13,12 @@ from incidents.base import BASES
 from incidents.judge import run_incident
 from incidents.planting import NOT_THE_SCALES
 
-import kvtrace.findings
-from kvtrace.findings import artifact as audit
-from kvtrace.findings.run import artifact_faults, strata_split
+from kvtrace.findings.artifact.rules import RULES as AUDITED
+from kvtrace.findings.rules import DIAGNOSED
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
 
 INCIDENTS = all_incidents()
 SEED = 7_000
@@ -101,31 +98,8 @@ def test_there_are_enough_incidents_for_a_table() -> None:
 def test_every_finding_that_a_rule_can_make_is_planted() -> None:
     by_report = {cause for one in INCIDENTS if one.seen_by == "report" for cause in one.causes}
     by_scales = {cause for one in INCIDENTS if one.seen_by == "scales" for cause in one.causes}
-    left_to_the_run = {rule.__module__.split(".")[-1].replace("_", "-") for rule in audit.MEASURED_BY_A_RUN}
-    left_to_the_run.add(artifact_faults.ASKED_OF_THE_RUN)
-    of_audit = set(_finding_ids(audit))
-    assert left_to_the_run <= of_audit
-    assert set(_finding_ids(kvtrace.findings)) | of_audit - left_to_the_run == by_report
-    assert left_to_the_run == by_scales
-
-
-IDS_OF_TEMPLATE: Final = {
-    "f'{tensor}-clips'": ("k-clips", "v-clips"),
-    "f'drift-{split.kind}'": tuple(f"drift-{kind}" for kind in get_args(strata_split.Kind)),
-}
-
-
-def _finding_ids(package: ModuleType) -> Iterator[str]:
-    """Yield every `id=` that a module of the package gives to a Finding."""
-    (folder,) = package.__path__
-    for path in sorted(Path(folder).glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding":
-                (given,) = [one.value for one in node.keywords if one.arg == "id"]
-                if isinstance(given, ast.Constant):
-                    yield str(given.value)
-                elif ast.unparse(given) != "row['id']":  # a finding of the audit, passed on
-                    yield from IDS_OF_TEMPLATE[ast.unparse(given)]
+    assert {rule.id for rule in DIAGNOSED} == by_report
+    assert {rule.id for rule in AUDITED if rule.in_run != "passed on"} == by_scales
 
 
 def _pinned(name: str):  # type: ignore[no-untyped-def]  # (Incident, int), as run_incident takes them

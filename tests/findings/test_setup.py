@@ -9,7 +9,8 @@ import pytest
 from incidents.bench import Bench, new_bench
 
 from kvtrace.calibration.recipe import Recipe
-from kvtrace.evaluation import EngineSetup, replay, standard_candidates
+from kvtrace.candidates import ServingSetup, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.diagnose import diagnose
 from kvtrace.report.build import build_report
 from kvtrace.report.html.verdict import verdict_parts
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 OTHERWISE = "The captured engine wrote its cache in another way: this is what {} would do with its scales."
 
 
-def reported(bench: Bench, setup: EngineSetup) -> Report:
+def reported(bench: Bench, setup: ServingSetup) -> Report:
     trace = open_trace(bench.write("incident"))
     artifacts = [load_artifact(path) for path in bench.artifacts]
     candidates = standard_candidates([trace], artifacts, setup)
-    return build_report(open_run(replay([trace], candidates, bench.folder / "run", device="cpu")))
+    return build_report(
+        open_run(replay(ReplayRequest([trace], candidates, device="cpu"), bench.folder / "run"))
+    )
 
 
 def texts(report: Report) -> tuple[str, str, str]:
@@ -44,15 +47,15 @@ def texts(report: Report) -> tuple[str, str, str]:
 @pytest.mark.parametrize(
     ("is_shipped", "setup", "shown"),
     [
-        (False, EngineSetup("vllm-cuda"), None),
-        (True, EngineSetup("vllm-cuda"), None),
-        (False, EngineSetup("vllm-rocm", "e4m3fnuz"), "vllm-rocm in e4m3fnuz"),
-        (True, EngineSetup("vllm-rocm", "e4m3fnuz"), "vllm-rocm in e4m3fnuz"),
-        (False, EngineSetup("vllm-cuda", skip_layers=(1,)), "vllm-cuda in e4m3fn"),
+        (False, ServingSetup("vllm-cuda"), None),
+        (True, ServingSetup("vllm-cuda"), None),
+        (False, ServingSetup("vllm-rocm", "e4m3fnuz"), "vllm-rocm in e4m3fnuz"),
+        (True, ServingSetup("vllm-rocm", "e4m3fnuz"), "vllm-rocm in e4m3fnuz"),
+        (False, ServingSetup("vllm-cuda", skip_layers=(1,)), "vllm-cuda in e4m3fn"),
     ],
 )
 def test_scales_that_ran_are_hypothetical_where_the_cache_was_written_in_another_way(
-    tmp_path: Path, is_shipped: bool, setup: EngineSetup, shown: str | None
+    tmp_path: Path, is_shipped: bool, setup: ServingSetup, shown: str | None
 ) -> None:
     bench = new_bench(3, tmp_path)
     bench.live = bench.scales(Recipe(headroom=4.0))
@@ -74,11 +77,11 @@ def test_scales_that_ran_are_hypothetical_where_the_cache_was_written_in_another
 def test_a_clipping_head_of_scales_that_ran_is_hypothetical_too(tmp_path: Path) -> None:
     bench = new_bench(3, tmp_path)
     bench.live = bench.scales(Recipe(headroom=0.25))
-    report = reported(bench, EngineSetup("vllm-cpu", "e5m2"))
+    report = reported(bench, ServingSetup("vllm-cpu", "e5m2"))
     assert report.verdict.status == "sound"  # 57,344 × scale covers what 448 × scale does not
     shutil.rmtree(tmp_path / "run")
     shutil.rmtree(tmp_path / "incident.kvtrace")
-    report = reported(bench, EngineSetup("vllm-rocm"))
+    report = reported(bench, ServingSetup("vllm-rocm"))
     assert report.verdict.status == "fault"
     assert all(OTHERWISE.format("vllm-rocm in e4m3fn") in text for text in texts(report))
 
@@ -87,8 +90,10 @@ def test_a_setup_that_cannot_be_is_not_called_a_fault_of_an_artifact(tmp_path: P
     bench = new_bench(3, tmp_path)
     bench.live = bench.scales()
     trace = open_trace(bench.write("incident"))
-    setup = EngineSetup("vllm-cuda", backend="CPU_ATTN")
-    run = replay([trace], standard_candidates([trace], [], setup), tmp_path / "run", device="cpu")
+    setup = ServingSetup("vllm-cuda", backend="CPU_ATTN")
+    run = replay(
+        ReplayRequest([trace], standard_candidates([trace], [], setup), device="cpu"), tmp_path / "run"
+    )
     (finding,) = [one for one in diagnose(open_run(run)).findings if one.candidate == "effective"]
     assert (finding.id, finding.severity) == ("invalid-artifact", "error")
     assert "CPU_ATTN does not run on engine vllm-cuda" in finding.message

@@ -10,7 +10,8 @@ from incidents import all_incidents
 from incidents.bench import new_bench
 from support.run_cli import kvtrace
 
-from kvtrace.evaluation import EngineSetup, replay, standard_candidates
+from kvtrace.candidates import ServingSetup, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.diagnose import diagnose
 from kvtrace.report.build import build_report
 from kvtrace.report.markdown import report_markdown
@@ -44,8 +45,8 @@ def test_the_scales_that_the_suggested_command_makes_are_sound(
     result = kvtrace(*printed_command(bench, finding))
     assert result.returncode == 0, result.stderr
     trace = open_trace(tmp_path / "incident.kvtrace")
-    candidates = standard_candidates([trace], [load_artifact(tmp_path / "NEW")], EngineSetup("vllm-cuda"))
-    mended = diagnose(open_run(replay([trace], candidates, tmp_path / "again", device="cpu")))
+    candidates = standard_candidates([trace], [load_artifact(tmp_path / "NEW")], ServingSetup("vllm-cuda"))
+    mended = diagnose(open_run(replay(ReplayRequest([trace], candidates, device="cpu"), tmp_path / "again")))
     assert mended.verdict.status == "sound", mended.verdict.headline
 
 

@@ -11,8 +11,9 @@ from support.fabricate import bits, fabricate_trace, request
 from support.fp8_oracle import values_of_bits
 from typer.testing import CliRunner
 
+from kvtrace.candidates import Bf16, OnlineScales
 from kvtrace.cli import app
-from kvtrace.evaluation import bf16, online, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.report.json import read_report, report_json
 from kvtrace.trace.reader import open_trace
 from tests.commands.test_check import invoke
@@ -47,7 +48,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float
             signal, error = ((one.astype(np.float64) ** 2).sum((0, 2)) for one in (stored, stored - restored))
             found.append(10 * np.log10(signal / error).min())
         worst[policy] = float(min(found))
-    return replay([open_trace(trace)], [bf16(), online(INT8), online(FP8)], folder / "a.run"), worst
+    return replay(
+        ReplayRequest([open_trace(trace)], [Bf16(), OnlineScales(INT8), OnlineScales(FP8)]), folder / "a.run"
+    ), worst
 
 
 def write_policy(folder: Path, sqnr_db: float) -> Path:

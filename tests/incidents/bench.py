@@ -22,9 +22,10 @@ from kvtrace.calibration.magnitudes import Magnitudes
 from kvtrace.calibration.recipe import Recipe, scale_by
 from kvtrace.calibration.save import save_checkpoint, save_scales
 from kvtrace.calibration.write import write_calibration
-from kvtrace.evaluation import EngineSetup, compared_with, replay, standard_candidates
-from kvtrace.findings.artifact.report import scales_report
+from kvtrace.candidates import ServingSetup, standard_candidates
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.diagnose import Diagnosis, diagnose
+from kvtrace.report.scales.build import scales_report
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.calibration.calibrate import ScaleSet
-    from kvtrace.findings.artifact.report_model import ScalesReport
+    from kvtrace.report.scales.model import ScalesReport
     from kvtrace.trace.format import RequestRecord, SamplingRecord
 
 NUM_LAYERS = 5
@@ -205,16 +206,17 @@ class Bench:
             scales=self.live if fp8 else None,
             rows_per_chunk=512,
             backend=self.backend,
+            device="cpu" if self.backend == "CPU_ATTN" else "cuda",
             model=self.model,
         )
 
     def diagnosed(self) -> Diagnosis:
         trace = open_trace(self.write("incident"))
         artifacts = [load_artifact(path) for path in self.artifacts]
-        candidates = compared_with(
-            standard_candidates([trace], artifacts, EngineSetup("vllm-cuda")), self.against
+        candidates = standard_candidates([trace], artifacts, ServingSetup("vllm-cuda"), against=self.against)
+        return diagnose(
+            open_run(replay(ReplayRequest([trace], candidates, device="cpu"), self.folder / "run"))
         )
-        return diagnose(open_run(replay([trace], candidates, self.folder / "run", device="cpu")))
 
     def audited(self) -> ScalesReport:
         """Return what `kvtrace scales --trace` says of the last artifact."""

@@ -106,7 +106,7 @@ def _come_first(causes: tuple[str, ...], found: Sequence[str]) -> bool:
 def _notes(diagnosis: Diagnosis, causes: tuple[str, ...]) -> bool:
     """Whether the verdict is that it is not the scales, and these are noted."""
     noted = {one.id for one in diagnosis.findings if one.severity == "note"}
-    return diagnosis.verdict.headline.startswith("NOT THE SCALES") and set(causes) <= noted
+    return diagnosis.verdict.status == "sound" and set(causes) <= noted
 
 
 def _without_consequences(diagnosis: Diagnosis, planted: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gfloat.formats import format_info_ocp_e4m3, format_info_ocp_e5m2
+from support import fp8_oracle
 from support.fp8_oracle import GRIDS, codes_of, decode, outcome, quotient, values_of_bits
 
 from kvtrace.errors import InputError
@@ -16,7 +17,7 @@ from kvtrace.numerics.limits import max_flushed_code, max_in_range_code, max_unc
 
 ALL_BITS = np.arange(65_536, dtype=np.uint16)
 DTYPES = ("bfloat16", "float16")
-PAIRS = [(name, fmt) for name, engine in ENGINES.items() for fmt in engine.formats]
+PAIRS = [(name, fmt) for name in fp8_oracle.ENGINES for fmt in ENGINES[name].formats]
 
 
 def _scales() -> list[np.float32]:

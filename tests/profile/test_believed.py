@@ -37,8 +37,8 @@ def trace(tmp_path: Path) -> Trace:
 @pytest.fixture
 def stored(trace: Trace) -> StoredProfile:
     """The profile, kept in the trace."""
-    with ready_profile(trace, find_cells(trace), CPU) as (made, _):
-        return made
+    with ready_profile(trace, find_cells(trace), CPU) as ready:
+        return ready.profile
 
 
 def with_its_time(file: Path, content: bytes) -> None:
@@ -124,11 +124,13 @@ def test_a_trace_that_must_not_be_written_is_profiled_beside_it_and_left_as_it_i
 ) -> None:
     # As root, who runs tests in a container, no mode of a directory would do.
     monkeypatch.setattr(os, "access", lambda *_: False)
-    names, lines = {path.name for path in trace.path.iterdir()}, list[str]()
-    with ready_profile(trace, find_cells(trace), CPU, say=lines.append) as (made, were_read):
-        assert were_read
-        assert not made.path.is_relative_to(trace.path)
-        assert len(list(made.tensors())) == NUM_TENSORS
-    assert not made.path.exists()
+    names = {path.name for path in trace.path.iterdir()}
+    with ready_profile(trace, find_cells(trace), CPU) as ready:
+        assert ready.were_read
+        assert not ready.profile.path.is_relative_to(trace.path)
+        assert len(list(ready.profile.tensors())) == NUM_TENSORS
+    assert not ready.profile.path.exists()
     assert {path.name for path in trace.path.iterdir()} == names
-    assert lines == ["cannot be written, so its counts are not kept: the next replay reads its tensors again"]
+    assert ready.note == (
+        "cannot be written, so its counts are not kept: the next replay reads its tensors again"
+    )

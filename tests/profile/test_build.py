@@ -18,15 +18,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fabricate import bits, fabricate_trace, request
 
-from kvtrace.candidates.apply import apply_candidate
+from kvtrace.candidates import GivenScales, ServingSetup
 from kvtrace.errors import IntegrityError, ReplayMismatchError
-from kvtrace.evaluation import EngineSetup, from_scales, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.evaluation import gpu_kernel as evaluation_gpu_kernel
 from kvtrace.evaluation.direct import replay_directly
 from kvtrace.evaluation.evaluate import evaluate_tensor
 from kvtrace.evaluation.profiled import replay_profile, vectors_of
 from kvtrace.evaluation.scale_batch import scales_of_tensor
-from kvtrace.evaluation.verify import VectorCheck, check_equal
+from kvtrace.evaluation.sums import sums_alone
+from kvtrace.evaluation.verify import check_equal, verified
 from kvtrace.numerics import ENGINES, counted
 from kvtrace.profile import cpu_kernel, gpu_kernel
 from kvtrace.profile.build import profile_tensors
@@ -247,20 +248,20 @@ def test_the_largest_finite_magnitude_of_a_dtype_is_finite(
 class TestStored:
     def test_a_second_use_reads_no_tensor(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace")
-        candidates = [from_scales("c", dict.fromkeys(apply_keys(trace), 0.01))]
-        first = replay([trace], candidates, tmp_path / "run1")
+        candidates = [GivenScales("c", dict.fromkeys(apply_keys(trace), 0.01))]
+        first = replay(ReplayRequest([trace], candidates), tmp_path / "run1")
         for chunk in trace.path.glob("rank-0.zarr/layers/*/*/c/*/0/0"):
             times = chunk.stat().st_mtime_ns
             chunk.write_bytes(b"\0" * chunk.stat().st_size)
             os.utime(chunk, ns=(times, times))  # a chunk that was read would be found damaged
-        second = replay([trace], candidates, tmp_path / "run2")
+        second = replay(ReplayRequest([trace], candidates), tmp_path / "run2")
         assert [source_of(run).tensors_reread for run in (first, second)] == [True, False]
         assert (first / "cells.parquet").read_bytes() == (second / "cells.parquet").read_bytes()
 
     def test_the_arrays_open_in_plain_zarr(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace")
-        with ready_profile(trace, find_cells(trace), CPU) as (stored, _):
-            expected = {(t.record.layer, t.record.tensor): t for t in stored.tensors()}
+        with ready_profile(trace, find_cells(trace), CPU) as ready:
+            expected = {(t.record.layer, t.record.tensor): t for t in ready.profile.tensors()}
         group = zarr.open_group(trace.path / "profile", mode="r")
         for (layer, tensor), profile in expected.items():
             for name in ("code", "count", "start", "absmax"):
@@ -276,9 +277,9 @@ class TestStored:
         shutil.copytree(trace.path / "profile", other.path / "profile")
         assert find_profile(trace) is not None
         assert find_profile(other) is None
-        with ready_profile(other, find_cells(other), CPU) as (stored, reread):
-            assert reread
-            same({(t.record.layer, t.record.tensor): t for t in stored.tensors()}, profile_of(other))
+        with ready_profile(other, find_cells(other), CPU) as ready:
+            assert ready.were_read
+            same({(t.record.layer, t.record.tensor): t for t in ready.profile.tensors()}, profile_of(other))
 
     @pytest.mark.parametrize("content", [b"", b"{}", b"not json"])
     def test_a_damaged_record_is_not_believed(self, tmp_path: Path, content: bytes) -> None:
@@ -286,19 +287,19 @@ class TestStored:
         with ready_profile(trace, find_cells(trace), CPU):
             pass
         (trace.path / "profile/profile.json").write_bytes(content)
-        with ready_profile(trace, find_cells(trace), CPU) as (_, reread):
-            assert reread
+        with ready_profile(trace, find_cells(trace), CPU) as ready:
+            assert ready.were_read
 
     def test_a_damaged_array_is_named(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace")
-        candidates = [from_scales("c", dict.fromkeys(apply_keys(trace), 0.01))]
-        replay([trace], candidates, tmp_path / "run1")
+        candidates = [GivenScales("c", dict.fromkeys(apply_keys(trace), 0.01))]
+        replay(ReplayRequest([trace], candidates), tmp_path / "run1")
         array = trace.path / "profile/layers/01/k/count/c/0"
         content = bytearray(array.read_bytes())
         content[20] ^= 1
         array.write_bytes(content)
         with pytest.raises(IntegrityError, match="profile/layers/01/k/count"):
-            replay([trace], candidates, tmp_path / "run2")
+            replay(ReplayRequest([trace], candidates), tmp_path / "run2")
         assert not (tmp_path / "run2").exists()
 
     def test_a_missing_chunk_is_named_though_the_profile_is_whole(self, tmp_path: Path) -> None:
@@ -333,11 +334,11 @@ class TestStored:
 
     def test_the_profile_stands_for_tensors_that_were_all_removed(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace")
-        candidates = [from_scales("c", dict.fromkeys(apply_keys(trace), 0.01))]
-        before = replay([trace], candidates, tmp_path / "run1")
+        candidates = [GivenScales("c", dict.fromkeys(apply_keys(trace), 0.01))]
+        before = replay(ReplayRequest([trace], candidates), tmp_path / "run1")
         for chunks in trace.path.glob("rank-0.zarr/layers/*/*/c"):
             shutil.rmtree(chunks)
-        after = replay([open_trace(trace.path)], candidates, tmp_path / "run2")
+        after = replay(ReplayRequest([open_trace(trace.path)], candidates), tmp_path / "run2")
         assert (before / "cells.parquet").read_bytes() == (after / "cells.parquet").read_bytes()
 
     def test_an_interrupted_profile_leaves_nothing(self, tmp_path: Path) -> None:
@@ -359,14 +360,16 @@ class TestStored:
         script = textwrap.dedent(
             """
             import os, signal, sys
-            from kvtrace.evaluation import bf16, replay
+            from kvtrace.candidates import Bf16
+            from kvtrace.evaluation import ReplayRequest, replay
             from kvtrace.trace.reader import open_trace
 
             def kill(done, total):
                 if done == 3:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-            replay([open_trace(sys.argv[1])], [bf16()], sys.argv[2], method=sys.argv[3], progress=kill)
+            request = ReplayRequest([open_trace(sys.argv[1])], [Bf16()], method=sys.argv[3])
+            replay(request, sys.argv[2], progress=kill)
             """
         )
         runs = [tmp_path / f"run-{method}" for method in ("profile", "direct")]
@@ -377,14 +380,16 @@ class TestStored:
         assert [process.wait() for process in killed] == [-signal.SIGKILL] * 2
         assert not any(run.exists() for run in runs)
         assert find_profile(trace) is None
-        assert replay([trace], [from_scales("c", dict.fromkeys(apply_keys(trace), 1.0))], runs[0]).exists()
+        assert replay(
+            ReplayRequest([trace], [GivenScales("c", dict.fromkeys(apply_keys(trace), 1.0))]), runs[0]
+        ).exists()
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
     def test_a_trace_that_cannot_be_written_is_profiled_for_the_command_alone(self, tmp_path: Path) -> None:
         trace = make_trace(tmp_path / "t.kvtrace")
         trace.path.chmod(0o500)
-        with ready_profile(trace, find_cells(trace), CPU) as (stored, _):
-            assert not stored.path.is_relative_to(trace.path)
+        with ready_profile(trace, find_cells(trace), CPU) as ready:
+            assert not ready.profile.path.is_relative_to(trace.path)
         trace.path.chmod(0o700)
 
 
@@ -450,15 +455,12 @@ def test_profile_and_direct_replay_agree(
     applied = []
     for engine, fmt in data.draw(st.lists(st.sampled_from(ENGINE_FORMATS), min_size=1, max_size=4)):
         scales = {key: data.draw(SCALES) for key in apply_keys(trace)}
-        candidate = from_scales(engine, scales, EngineSetup(engine, fmt))
-        applied.append((candidate.setup, apply_candidate(candidate, trace)))
+        candidate = GivenScales(engine, scales, ServingSetup(engine, fmt))
+        applied.append(candidate.scales_for(trace))
     cells = find_cells(trace)
-    direct = list(replay_directly(trace, cells, applied, CPU))
-    with ready_profile(trace, cells, CPU) as (profile, _):
-        check_equal(replay_profile(profile, cells, applied, CPU), direct)
-        vectors = VectorCheck(profile)
-        list(replay_directly(trace, cells, applied, CPU, on_vectors=vectors.add))
-        vectors.finish()
+    with ready_profile(trace, cells, CPU) as ready:
+        profiled = replay_profile(ready.profile, cells, applied, CPU)
+        list(verified(ready.profile, profiled, replay_directly(trace, cells, applied, CPU)))
     shutil.rmtree(path.parent)
 
 
@@ -470,13 +472,13 @@ def test_heads_and_candidates_worked_on_in_small_parts_give_the_same_sums(
     applied = []
     for i in range(20):
         scales = {key: 0.001 * (1 + i) * (1 + key[1]) for key in apply_keys(trace)}
-        candidate = from_scales(str(i), scales, EngineSetup(skip_layers=(1,) if i % 3 == 0 else ()))
-        applied.append((candidate.setup, apply_candidate(candidate, trace)))
-    with ready_profile(trace, cells, CPU) as (profile, _):
-        together = list(replay_profile(profile, cells, applied, CPU))
+        candidate = GivenScales(str(i), scales, ServingSetup(skip_layers=(1,) if i % 3 == 0 else ()))
+        applied.append(candidate.scales_for(trace))
+    with ready_profile(trace, cells, CPU) as ready:
+        together = list(sums_alone(replay_profile(ready.profile, cells, applied, CPU)))
         monkeypatch.setattr(counted, "_DENSE_COUNTERS", 1)
-        check_equal(replay_profile(profile, cells, applied, CPU), together)
-    check_equal(together, replay_directly(trace, cells, applied, CPU))
+        check_equal(sums_alone(replay_profile(ready.profile, cells, applied, CPU)), together)
+    check_equal(together, sums_alone(replay_directly(trace, cells, applied, CPU)))
 
 
 @pytest.mark.parametrize("in_small_parts", [False, True])
@@ -491,10 +493,10 @@ def test_the_gpu_evaluation_gives_the_same_sums(
     applied = []
     for i, (engine, fmt) in enumerate(PAIRS):
         scales = {key: 0.001 * (1 + i) * (1 + key[1]) for key in apply_keys(trace)}
-        candidate = from_scales(str(i), scales, EngineSetup(engine, fmt))
-        applied.append((candidate.setup, apply_candidate(candidate, trace)))
-    with ready_profile(trace, cells, CPU) as (profile, _):
-        for tensor in profile.tensors():
+        candidate = GivenScales(str(i), scales, ServingSetup(engine, fmt))
+        applied.append(candidate.scales_for(trace))
+    with ready_profile(trace, cells, CPU) as ready:
+        for tensor in ready.profile.tensors():
             own = scales_of_tensor(applied, tensor.record)
             on_cpu = evaluate_tensor(tensor, cells, own, len(applied), CPU)
             errors = evaluation_gpu_kernel.error_sums(tensor, own, len(applied), CPU)
@@ -512,9 +514,9 @@ def test_verify_fails_where_the_profile_is_wrong(tmp_path: Path) -> None:
             yield tensor
 
     write_profile(trace, cells, one_value_moved(), trace.path / "profile")
-    candidates = [from_scales("c", dict.fromkeys(apply_keys(trace), 0.01))]
+    candidates = [GivenScales("c", dict.fromkeys(apply_keys(trace), 0.01))]
     with pytest.raises(ReplayMismatchError, match="layer 0 v"):
-        replay([trace], candidates, tmp_path / "run", method="verify")
+        replay(ReplayRequest([trace], candidates, method="verify"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -529,6 +531,6 @@ def test_verify_fails_where_a_vectors_maximum_is_wrong(tmp_path: Path) -> None:
             yield tensor
 
     write_profile(trace, cells, one_maximum_moved(), trace.path / "profile")
-    candidates = [from_scales("c", dict.fromkeys(apply_keys(trace), 0.01))]
+    candidates = [GivenScales("c", dict.fromkeys(apply_keys(trace), 0.01))]
     with pytest.raises(ReplayMismatchError, match=r"layer 0 k, vector of token 5, KV head 1"):
-        replay([trace], candidates, tmp_path / "run", method="verify")
+        replay(ReplayRequest([trace], candidates, method="verify"), tmp_path / "run")

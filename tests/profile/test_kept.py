@@ -13,8 +13,9 @@ import pytest
 from support.fabricate import fabricate_trace, request
 from support.run_cli import kvtrace
 
+from kvtrace.candidates import Bf16, OnlineScales
 from kvtrace.errors import InputError, IntegrityError
-from kvtrace.evaluation import bf16, online, replay
+from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.profile import ready
 from kvtrace.profile.build import profile_tensors
 from kvtrace.profile.ready import ready_profile
@@ -94,14 +95,13 @@ def test_a_profile_that_cannot_take_its_place_serves_the_command_and_goes(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(ready, "put_profile", refuse)
-    lines: list[str] = []
     names = {path.name for path in trace.path.iterdir()}
-    with ready_profile(trace, find_cells(trace), CPU, say=lines.append) as (profile, were_read):
-        assert were_read
-        assert len(list(profile.tensors())) == 4
-    assert lines == [
+    with ready_profile(trace, find_cells(trace), CPU) as found:
+        assert found.were_read
+        assert len(list(found.profile.tensors())) == 4
+    assert found.note == (
         f"its counts are not kept: {trace.path / 'profile'} cannot be replaced (Permission denied)"
-    ]
+    )
     assert {path.name for path in trace.path.iterdir()} == names
 
 
@@ -119,7 +119,7 @@ def test_no_room_for_the_counts_is_an_error_that_says_so(
 
 
 def test_a_copied_trace_says_that_its_tensors_were_reread_once(trace: Trace, tmp_path: Path) -> None:
-    replay([trace], [bf16()], tmp_path / "first")
+    replay(ReplayRequest([trace], [Bf16()]), tmp_path / "first")
     copy = shutil.copytree(trace.path, tmp_path / "copy.kvtrace", copy_function=shutil.copy)
     num_files = len(list(copy.glob("rank-0.zarr/layers/*/*/c/*/0/0")))
     second = kvtrace("replay", copy, "-o", tmp_path / "second")
@@ -135,22 +135,22 @@ def test_a_copied_trace_says_that_its_tensors_were_reread_once(trace: Trace, tmp
 def test_the_first_pass_of_an_online_policy_counts_as_reading_the_tensors(
     trace: Trace, tmp_path: Path
 ) -> None:
-    replay([trace], [bf16()], tmp_path / "first")
-    candidates = [bf16(), online("fp8-per-token-head")]
-    assert were_reread(replay([trace], candidates, tmp_path / "second"))
-    assert not were_reread(replay([trace], candidates, tmp_path / "third"))
+    replay(ReplayRequest([trace], [Bf16()]), tmp_path / "first")
+    candidates = [Bf16(), OnlineScales("fp8-per-token-head")]
+    assert were_reread(replay(ReplayRequest([trace], candidates), tmp_path / "second"))
+    assert not were_reread(replay(ReplayRequest([trace], candidates), tmp_path / "third"))
 
 
 def test_nothing_advises_to_delete_the_only_counts_of_removed_tensors(trace: Trace, tmp_path: Path) -> None:
-    replay([trace], [bf16()], tmp_path / "first")
+    replay(ReplayRequest([trace], [Bf16()]), tmp_path / "first")
     array = trace.path / "profile/layers/01/k/count/c/0"
     array.write_bytes(array.read_bytes()[:-5])
     with pytest.raises(IntegrityError, match=r"Delete .*: the profile is made again"):
-        replay([trace], [bf16()], tmp_path / "second")
+        replay(ReplayRequest([trace], [Bf16()]), tmp_path / "second")
     with pytest.raises(
         IntegrityError, match="the trace has no tensors any more, and without it they are lost"
     ):
-        replay([without_tensors(trace)], [bf16()], tmp_path / "second")
+        replay(ReplayRequest([without_tensors(trace)], [Bf16()]), tmp_path / "second")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_nothing_advises_to_delete_the_only_counts_of_removed_tensors(trace: Tra
     ],
 )
 def test_what_needs_removed_tensors_is_named(trace: Trace, tmp_path: Path, option: str, what: str) -> None:
-    replay([trace], [bf16()], tmp_path / "first")
+    replay(ReplayRequest([trace], [Bf16()]), tmp_path / "first")
     without_tensors(trace)
     result = kvtrace("replay", trace.path, option, "-o", tmp_path / "second")
     assert (result.returncode, result.stdout) == (2, "")

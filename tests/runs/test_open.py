@@ -137,6 +137,22 @@ def test_a_connection_reads_nothing_beyond_the_run(run: Path, tmp_path: Path) ->
     assert sorted(file.name for file in tmp_path.iterdir()) == ["secret.csv", "small.run"]
 
 
+def test_a_connection_uses_one_thread_so_that_floats_add_up_in_one_order(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def threads(**options: bool) -> int:
+        return int(connect(opened, **options).execute("SELECT current_setting('threads')").fetchall()[0][0])
+
+    opened = open_run(run)
+    assert threads() == threads(large_on_all_cores=True) == 1
+    monkeypatch.setattr("kvtrace.runs.open._LARGE_BYTES", 0)
+    assert threads() == 1
+    assert (
+        threads(large_on_all_cores=True)
+        == duckdb.connect().execute("SELECT current_setting('threads')").fetchall()[0][0]
+    )
+
+
 def test_a_run_of_an_earlier_minor_version_opens_without_what_came_later(run: Path) -> None:
     for table in TABLES:
         if table.since:

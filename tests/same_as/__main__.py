@@ -12,12 +12,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from same_as.allowed import AllowedError, read_allowed
 from same_as.cases import all_cases
+from same_as.commands import matches
 from same_as.compare import Compared, compare
 from same_as.inputs import make_inputs
 from same_as.pairs import paired_outputs
@@ -35,13 +35,18 @@ def main() -> int:
     """Compare, print a table, return the exit code."""
     parser = argparse.ArgumentParser(prog="same_as")
     parser.add_argument("base", help="the commit to compare the working tree with")
-    parser.add_argument("--only", default="", help="outputs whose name matches *ONLY*, such as sample/query")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="outputs whose name holds one of these, such as sample/query,*.html",
+    )
     parser.add_argument("--differences", type=Path, default=_ALLOWED, help="what may differ")
     parser.add_argument(
         "--tree", type=Path, default=ROOT, help="compare this tree instead of the working tree"
     )
     parser.add_argument("--keep", type=Path, help="leave what both sides wrote in this new folder")
     options = parser.parse_args()
+    only = [one for one in options.only.split(",") if one]
     started = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     try:
@@ -59,7 +64,7 @@ def main() -> int:
         )
         compared = []
         try:
-            for one in _all_compared(sides, work / "inputs", options.only, allowed, keep=bool(options.keep)):
+            for one in _all_compared(sides, work / "inputs", only, allowed, keep=bool(options.keep)):
                 print(_line(one), flush=True)
                 compared.append(one)
         finally:
@@ -69,15 +74,15 @@ def main() -> int:
         raise SystemExit(f"same_as: --only {options.only}: no output is called so")
     took = f"{time.monotonic() - started:.0f} s ({sum(side.cpu_s for side in sides):.0f} s of CPU)"
     print(f"\n{_counts(compared)}, against {options.base} ({commit[:9]}) in {took}")
-    if not options.only:
+    if not only:
         for one in allowed:
-            if not one.count:
+            if not one.count and not one.is_volatile:  # two runs may fall into one minute
                 print(f"not needed, so take it out of {options.differences.name}: {one.output}: {one.why}")
     return int(any(one.verdict == "DIFFERENT" for one in compared))
 
 
 def _all_compared(
-    sides: tuple[Side, Side], inputs: Path, only: str, allowed: Sequence[Allowed], *, keep: bool
+    sides: tuple[Side, Side], inputs: Path, only: Sequence[str], allowed: Sequence[Allowed], *, keep: bool
 ) -> Iterator[Compared]:
     for side in sides:
         side.work.mkdir(parents=True)
@@ -87,7 +92,7 @@ def _all_compared(
     cases = [case for one in every if (case := one.only(only)).commands]
     for before, after in paired_outputs(sides, cases, inputs, keep=keep):
         name = (before or after).name
-        if fnmatch(name, f"*{only}*"):
+        if matches(name, only):
             if before and after and before.same_bytes(after):
                 yield Compared(name, "equal")
             else:

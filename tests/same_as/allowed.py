@@ -121,8 +121,18 @@ def path_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _are_close(difference: Difference, tolerance: float) -> bool:
-    numbers = (difference.before, difference.after)
-    return all(type(one) in (int, float) for one in numbers) and math.isclose(*numbers, rel_tol=tolerance)
+    numbers = [_as_number(one) for one in (difference.before, difference.after)]
+    return None not in numbers and math.isclose(*numbers, rel_tol=tolerance)
+
+
+def _as_number(value: Any) -> float | None:
+    """Return a number, or a text of CSV that is one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def _as_text(value: Any) -> str:

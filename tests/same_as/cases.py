@@ -106,7 +106,7 @@ def _biased(queries: Queries) -> Case:
             Command(
                 "page", "report run --format html -o page.html --plots plots", makes=("page.html", "plots")
             ),
-            *[Command(f"query-{name}", f"query run {name} --format csv") for name in queries],
+            *[Command(f"query-{name}", f"query run {name}") for name in queries],
             *_queries_with(queries),
             *both("check", "check run --policy lenient.toml --candidate per-head"),
             *both("compare", "compare run --policy strict.toml"),
@@ -232,7 +232,7 @@ _CHOSEN = {
 
 
 def _queries_with(queries: Queries) -> list[Command]:
-    """Return each query as a table, with each of its own parameters in turn, and with the common ones."""
+    """Return each query, with each of its own parameters in turn, and with the common ones."""
     commands = []
     for name, parameters in queries.items():
         # A commit later than this file may know parameters that have no value here.
@@ -241,5 +241,6 @@ def _queries_with(queries: Queries) -> list[Command]:
         chosen += [[one for one in parameters if one in some] for some in _TOGETHER]
         for several in filter(None, chosen):
             given = " ".join(f"--param {one}={_CHOSEN[one]}" for one in several)
-            commands.append(Command(f"query-{name}-{'+'.join(several)}", f"query run {name} {given}"))
+            asked = f"query run {name} {given} --format csv"
+            commands.append(Command(f"query-{name}-{'+'.join(several)}", asked, "csv"))
     return commands

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -15,13 +18,11 @@ class Command:
     name: str
     arguments: str
     """As a shell takes them."""
-    reads: Literal["text", "json"] = "text"
+    reads: Literal["text", "json", "csv"] = "text"
     """How its stdout is compared."""
     makes: tuple[str, ...] = ()
     """Files, or folders of files, that are compared too."""
     columns: int = 80
-    is_needed: bool = False
-    """Whether others of the case use what it makes; then `--only` never leaves it out."""
 
     @property
     def argv(self) -> list[str]:
@@ -35,18 +36,23 @@ class Case:
     name: str
     commands: tuple[Command, ...]
 
-    def only(self, pattern: str) -> Case:
-        """Return the case with the commands whose outputs may match, and what those need.
+    def only(self, patterns: Sequence[str]) -> Case:
+        """Return the case with the commands whose outputs may match, and those that make what these read.
 
-        >>> made, shown = replay("replay", "t.kvtrace"), Command("report", "report run")
-        >>> [one.name for one in Case("a", (made, shown)).only("a/report").commands]
-        ['replay', 'report']
-        >>> Case("a", (made, shown)).only("b/").commands
-        ()
+        >>> runs = replay("replay", "t.kvtrace"), replay("other", "t.kvtrace", "o")
+        >>> case = Case("a", (*runs, Command("report", "report run")))
+        >>> [one.name for one in case.only(["a/report"]).commands], case.only(["b/"]).commands
+        (['replay', 'report'], ())
         """
-        chosen = {one.name for one in self.commands if _may_match(f"{self.name}/{one.name}", pattern)}
-        kept = [one for one in self.commands if chosen and (one.is_needed or one.name in chosen)]
+        chosen = [one for one in self.commands if _may_match(f"{self.name}/{one.name}", patterns)]
+        read = {argument for one in chosen for argument in one.argv}
+        kept = [one for one in self.commands if one in chosen or read.intersection(one.makes)]
         return Case(self.name, tuple(kept))
+
+
+def matches(output: str, patterns: Sequence[str]) -> bool:
+    """Whether an output's name holds one of the patterns, or there is none."""
+    return not patterns or any(fnmatch(output, f"*{one}*") for one in patterns)
 
 
 def both(name: str, arguments: str) -> tuple[Command, Command]:
@@ -56,9 +62,9 @@ def both(name: str, arguments: str) -> tuple[Command, Command]:
 
 def replay(name: str, arguments: str, run: str = "run") -> Command:
     """Return a command that makes a run, which is compared table by table."""
-    return Command(name, f"replay {arguments} -o {run}", makes=(run,), is_needed=True)
+    return Command(name, f"replay {arguments} -o {run}", makes=(run,))
 
 
-def _may_match(command: str, pattern: str) -> bool:
-    """Whether the pattern is about a command, or about a file that it makes."""
-    return fnmatch(command, f"*{pattern}*") or pattern.startswith(f"{command}/")
+def _may_match(command: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern is about a command, or about a file that it makes."""
+    return matches(command, patterns) or any(one.startswith(f"{command}/") for one in patterns)

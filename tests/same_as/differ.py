@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 ABSENT: Final = "(absent)"
 _SHOWN_LINES: Final = 8
 _SHOWN_WIDTH: Final = 150
+_LEAD: Final = 29
+"""Characters shown before the first that differs."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,31 @@ def shown_text(before: str, after: str) -> list[str]:
     lines = [line for line in compared if not line.startswith(("--- ", "+++ "))]
     if not lines:
         lines = ["(they differ in line ends alone)"]
-    return [*map(cut, lines[:_SHOWN_LINES]), *_and_more(len(lines) - _SHOWN_LINES, "lines")]
+    return [*_cut_alike(lines[:_SHOWN_LINES]), *_and_more(len(lines) - _SHOWN_LINES, "lines")]
 
 
 def cut(line: str) -> str:
     """Return a line short enough to be read."""
     return line if len(line) <= _SHOWN_WIDTH else f"{line[:_SHOWN_WIDTH]}…"
+
+
+def _cut_alike(lines: list[str]) -> list[str]:
+    """Return the lines of a diff short enough to be read; a lone pair begins shortly before it differs.
+
+    >>> [len(line) for line in _cut_alike(["@@ -1 +1 @@", "-" + "x" * 500 + "a", "+" + "x" * 500 + "b"])]
+    [11, 32, 32]
+    """
+    shown = []
+    for index, line in enumerate(lines):
+        other = {"-": lines[index + 1 : index + 2], "+": lines[index - 1 : index]}.get(line[:1], [])
+        first = _first_that_differs(line[1:], other[0][1:]) if other and other[0][0] in "+-" else 0
+        is_far = len(line) > _SHOWN_WIDTH and first > 2 * _LEAD
+        shown.append(cut(f"{line[0]}…{line[1 + first - _LEAD :]}" if is_far else line))
+    return shown
+
+
+def _first_that_differs(one: str, other: str) -> int:
+    return next((index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
 
 
 def _and_more(count: int, what: str) -> list[str]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from same_as.cases import ARTIFACTS, CALIBRATED, FAMILIES, SAMPLE, Fault
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from same_as.side import Side
 
 _EACH_WORKLOAD = """
@@ -61,16 +63,18 @@ coverage = {requests = 10, tokens = 20}
 }
 
 
-def make_inputs(base: Side, folder: Path, only: str) -> tuple[list[Fault], list[str]]:
+def make_inputs(base: Side, folder: Path, only: Sequence[str]) -> tuple[list[Fault], list[str]]:
     """Write the inputs below `folder`, by the case's name; return the faults and artifacts of all formats.
 
-    only: a pattern of outputs. Where it begins with a family's name, the others' inputs are not made.
+    only: patterns of outputs. Where each begins with a family's name, the others' inputs are not made.
     """
-    named = only.partition("/")[0]
-    wanted = (named,) if named in FAMILIES and "/" in only else FAMILIES
+    places = [place for one in only if (place := f"{one}/".split("/"))[0] in FAMILIES]
+    is_narrow = len(places) == len(only) > 0
+    wanted = {place[0] for place in places} if is_narrow else FAMILIES
+    faults = [place[1] for place in places if place[0] == "faults"] if is_narrow else []
     with ThreadPoolExecutor(2) as pool:
         # The longest first.
-        planted = pool.submit(_plant, base, folder / "faults") if "faults" in wanted else None
+        planted = pool.submit(_plant, base, folder / "faults", faults) if "faults" in wanted else None
         biased = pool.submit(_biased, base, folder / "biased") if "biased" in wanted else None
         if "sample" in wanted:
             _sample(base, folder / "sample")
@@ -110,8 +114,8 @@ def _write_policies(folder: Path) -> None:
         (folder / f"{name}.toml").write_text(heading + content)
 
 
-def _plant(base: Side, folder: Path) -> list[Fault]:
-    printed = base.python(Path(__file__).with_name("plant.py"), folder)
+def _plant(base: Side, folder: Path, names: Sequence[str]) -> list[Fault]:
+    printed = base.python(Path(__file__).with_name("plant.py"), folder, *names)
     described = [json.loads(line) for line in printed.splitlines()]
     return [Fault(**one | {"artifacts": tuple(one["artifacts"])}) for one in described]
 

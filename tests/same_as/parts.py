@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable  # noqa: TC003 -- of a constant
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
 
@@ -28,7 +30,7 @@ def printed_parts(command: Command, code: int, stdout: bytes, stderr: bytes, sid
     return {
         "exit": {"code": code},
         "stderr": side.plain(stderr).decode(errors="replace"),
-        "stdout": _json_or_text(out) if command.reads == "json" else out.decode(errors="replace"),
+        "stdout": _READ[command.reads](out),
     }
 
 
@@ -78,11 +80,24 @@ def tensor_values(content: bytes) -> dict[str, Any]:
     return found
 
 
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
+
+
 def _json_or_text(content: bytes) -> Any:
     try:
         return json.loads(content)
     except ValueError:
-        return content.decode(errors="replace")
+        return _text(content)
+
+
+def _rows(content: bytes) -> dict[str, Any]:
+    """Return the columns, which a result without rows has too, and the rows."""
+    reader = csv.DictReader(io.StringIO(_text(content), newline=""))
+    return {"columns": dict.fromkeys(reader.fieldnames or (), ""), "rows": list(reader)}
+
+
+_READ: Final[dict[str, Callable[[bytes], Any]]] = {"text": _text, "json": _json_or_text, "csv": _rows}
 
 
 def _equal_to_itself(value: Any) -> Any:

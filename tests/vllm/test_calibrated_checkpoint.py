@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
+from support.vllm_fp8 import needs_fp8_cache
 from support.vllm_prompts import CHAT
 
 from kvtrace.calibration.calibrate import Calibration, calibrate
@@ -14,7 +15,7 @@ from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.calibration.save import save_checkpoint
 from kvtrace.calibration.write import check_target, write_calibration
-from kvtrace.findings.artifact.report import scales_report
+from kvtrace.report.scales.build import scales_report
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import Trace, open_trace
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
     from support.vllm_engines import Captured
 
-    from kvtrace.findings.artifact.report_model import ScalesReport
+    from kvtrace.report.scales.model import ScalesReport
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, needs_fp8_cache]
 
 ENGINE = {"max_model_len": 256, "max_num_seqs": 1, "seed": 0, "enforce_eager": True}
 LEFT_OUT = 7

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from support.vllm_fp8 import needs_fp8_cache
 
 from kvtrace.numerics import quantize
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ops = pytest.importorskip("vllm._custom_ops", reason="needs the vLLM environment")
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, needs_fp8_cache]
 
 BLOCK, HEADS, HEAD_DIM = 32, 2, 64
 FORMAT_OF_CACHE_DTYPE = {"fp8_e4m3": "e4m3fn", "fp8_e5m2": "e5m2"}

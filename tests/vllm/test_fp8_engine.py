@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.vllm_checkpoints import FP8_MAX, add_kv_scales
 from support.vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
+from support.vllm_fp8 import needs_fp8_cache
 from support.vllm_prompts import CHAT, CODE_COMPLETION, GERMAN, ONE_BY_ONE
 
 from kvtrace.trace.fingerprint import weights_digest
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from support.vllm_engines import Captured, StoredTrace
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, needs_fp8_cache]
 
 ROUNDS = [[CHAT], [CODE_COMPLETION], [GERMAN], [CHAT]]
 ROW_BYTES = 30 * 3 * (64 + 64) * 2

@@ -12,6 +12,7 @@ import pytest
 
 from kvtrace.scales import ResolvedScales, ScaleArtifact, resolve
 from kvtrace.scales.artifact import DeclaredScheme, ModelShape, StoredScale
+from kvtrace.scales.formats import FORMATS
 from kvtrace.scales.names import vllm_tensor
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def artifact(method: str, scales: dict[str, Sequence[float]], **scheme: Any) -> 
 
     return ScaleArtifact(
         path=Path("made"),
-        format=method,
+        format=next(form for form in FORMATS if form.quant_method == method),
         granularity="attn_head" if scheme.get("strategy") == "attn_head" else "tensor",
         scales=tuple(
             StoredScale(0, tensor, tuple(v), (len(v),), "F32", "f", f"{ATTENTION}.{tensor}_scale")  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.vllm_checkpoints import write_tiny_model
 from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
+from support.vllm_fp8 import needs_fp8_cache
 from support.vllm_reference import distances_from_fp32
 
 from kvtrace.trace.reader import open_trace
@@ -95,6 +96,7 @@ def test_the_attention_layers_of_a_hybrid_model_are_captured_and_the_others_name
     check_complete_and_right(model, trace, outputs)
 
 
+@needs_fp8_cache
 @pytest.mark.vllm_full
 def test_an_e5m2_cache_is_captured_before_its_rounding(tmp_path: Path) -> None:
     engine = {"kv_cache_dtype": "fp8_e5m2"}

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.findings.artifact.context import MATTERS
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,19 +64,21 @@ def _finding(
         f"{cost.excess:,.0f} times the least possible",
         action=_action(is_error or bool(ruined), sum(c.excess > MATTERS for c in clipped.values())),
         layers=tuple(sorted({unit[0] for unit in ruined})),
-        evidence={
-            "tensor": tensor,
-            "num_values": num_values,
-            "num_out_of_range": sum(c.num_out_of_range for c in costs.values()),
-            "num_clipped": num_clipped,
-            "mean_relative_error": mean,
-            "mean_relative_clip_error": clip_mean,
-            "worst_layer": worst[0],
-            "worst_kv_head": worst[1],
-            "worst_relative_error": cost.relative_error,
-            "worst_least_error": cost.least_error,
-            "num_units_ruined": len(ruined),
-        },
+        evidence=(
+            {
+                "tensor": tensor,
+                "num_values": num_values,
+                "num_out_of_range": sum(c.num_out_of_range for c in costs.values()),
+                "num_clipped": num_clipped,
+                "mean_relative_error": mean,
+                "mean_relative_clip_error": clip_mean,
+                "worst_layer": worst[0],
+                "worst_kv_head": worst[1],
+                "worst_relative_error": cost.relative_error,
+                "worst_least_error": cost.least_error,
+                "num_units_ruined": len(ruined),
+            },
+        ),
     )
 
 
@@ -90,3 +94,15 @@ def _action(is_fault: bool, num_costly: int) -> str:
             "headroom would avoid it at next to no cost."
         )
     return "Nothing: it costs no more than rounding does."
+
+
+RULE: Final = ArtifactRule(
+    id="clipping",
+    role="symptom",
+    tier=Tier.symptom,
+    mended_by="recalibrate",
+    in_run="left out",
+    check=check,
+    invalid=(ArtifactExample(amax=AMAX, scales=covering(AMAX, times=0.5)),),
+    valid=(ArtifactExample(amax=AMAX),),
+)

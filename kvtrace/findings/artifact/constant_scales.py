@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,4 +47,22 @@ def check(context: AuditContext) -> Iterator[Finding]:
         )
     else:
         return
-    yield Finding(id="constant-scales", severity="warning", message=message, action=action, evidence=evidence)
+    yield Finding(
+        id="constant-scales", severity="warning", message=message, action=action, evidence=(evidence,)
+    )
+
+
+RULE: Final = ArtifactRule(
+    id="constant-scales",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="recalibrate",
+    check=check,
+    invalid=(
+        ArtifactExample(scales=dict.fromkeys(AMAX, 1.0)),
+        ArtifactExample(scales=dict.fromkeys(AMAX, 0.5)),
+        ArtifactExample(scales={}),
+    ),
+    valid=(ArtifactExample(),),
+)

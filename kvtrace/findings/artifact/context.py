@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kvtrace.calibration.mse_search import E4M3_MAX
 from kvtrace.numerics import DEFAULT_ENGINE, find_engine
 from kvtrace.numerics.formats import E4M3FN
 from kvtrace.scales.loaders.contract import HeadLayout
@@ -117,7 +116,7 @@ class AuditContext:
         if self.observed is None:
             return {}
         return {
-            unit: m.amax / (E4M3_MAX * value)
+            unit: m.amax / (E4M3FN.max_value * value)
             for unit, m in self.observed.units.items()
             if (value := self.usable(unit)) and m.amax > 0
         }

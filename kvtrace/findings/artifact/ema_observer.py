@@ -7,7 +7,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.context import MATTERS
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,10 +39,24 @@ def check(context: AuditContext) -> Iterator[Finding]:
         message=message,
         action="Calibrate with `static_minmax`, or with `kvtrace calibrate`.",
         layers=tuple(sorted({unit[0] for unit in beyond})),
-        evidence={
-            "observer": _AVERAGING,
-            "num_units": len(context.ratios),
-            "num_units_beyond": len(beyond),
-            "max_observed_over_covered": max(context.ratios.values(), default=None),
-        },
+        evidence=(
+            {
+                "observer": _AVERAGING,
+                "num_units": len(context.ratios),
+                "num_units_beyond": len(beyond),
+                "max_observed_over_covered": max(context.ratios.values(), default=None),
+            },
+        ),
     )
+
+
+RULE: Final = ArtifactRule(
+    id="ema-observer",
+    role="cause",
+    tier=Tier.place,
+    explains=("symptom",),
+    mended_by="recalibrate",
+    check=check,
+    invalid=(ArtifactExample(scheme={"observer": "minmax"}),),
+    valid=(ArtifactExample(scheme={"observer": "static_minmax"}),),
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX_PER_HEAD, ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,5 +23,17 @@ def check(context: AuditContext) -> Iterator[Finding]:
             message=note.text,
             action="Write the scales anew in a form that the engine takes, or change its setup.",
             layers=note.layers,
-            evidence={"engine": context.resolved.setup.engine, "tp": context.resolved.setup.tp},
+            evidence=({"engine": context.resolved.setup.loader.name, "tp": context.resolved.setup.tp},),
         )
+
+
+RULE: Final = ArtifactRule(
+    id="engine-crash",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    check=check,
+    invalid=(ArtifactExample(scales=covering(AMAX_PER_HEAD), scheme={"strategy": "tensor"}),),
+    valid=(ArtifactExample(scales=covering(AMAX_PER_HEAD)),),
+)

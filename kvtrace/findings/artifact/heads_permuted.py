@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX_PER_HEAD, ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,12 +45,14 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 f"for head {order.tolist()}[i]",
                 action="Check the order in which tensor-parallel shards or GQA groups were joined; reorder "
                 "the scales.",
-                evidence={
-                    "tensor": tensor,
-                    "order": order.tolist(),
-                    "mean_log_misfit": as_stored,
-                    "mean_log_misfit_reordered": reordered,
-                },
+                evidence=(
+                    {
+                        "tensor": tensor,
+                        "order": order.tolist(),
+                        "mean_log_misfit": as_stored,
+                        "mean_log_misfit_reordered": reordered,
+                    },
+                ),
             )
 
 
@@ -100,3 +104,19 @@ def _best_order(cost: NDArray[np.float64]) -> NDArray[np.int64]:
                     order[i], order[j] = order[j], order[i]
                     improved = True
     return order
+
+
+RULE: Final = ArtifactRule(
+    id="heads-permuted",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    check=check,
+    invalid=(
+        ArtifactExample(
+            amax={name: heads[::-1] for name, heads in AMAX_PER_HEAD.items()}, scales=covering(AMAX_PER_HEAD)
+        ),
+    ),
+    valid=(ArtifactExample(amax=AMAX_PER_HEAD, scales=covering(AMAX_PER_HEAD, times=4)),),
+)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kvtrace.calibration.mse_search import E4M3_MAX
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
+from kvtrace.numerics.formats import E4M3FN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +26,9 @@ def check(context: AuditContext) -> Iterator[Finding]:
     if context.observed is None or not context.ratios:
         return
     log_ratio = np.log([context.ratios[unit] for unit in sorted(context.ratios)])
-    log_amax = np.log([context.observed.units[unit].amax / E4M3_MAX for unit in sorted(context.ratios)])
+    log_amax = np.log(
+        [context.observed.units[unit].amax / E4M3FN.max_value for unit in sorted(context.ratios)]
+    )
     as_inverse, as_is = log_ratio - 2 * log_amax, log_ratio
     inverse_misfit = float(np.median(np.abs(as_inverse)))
     misfit = float(np.median(np.abs(as_is)))
@@ -35,11 +39,30 @@ def check(context: AuditContext) -> Iterator[Finding]:
             message="the scales are stored inverted: observed ÷ covered amax follows (amax / 448)² instead "
             "of 1",
             action="Store amax / 448: the number that the cached code is multiplied with.",
-            evidence={
-                "num_units": len(log_ratio),
-                "median_observed_over_covered": float(np.exp(np.median(log_ratio))),
-                "median_squared_amax_over_448": float(np.exp(np.median(2 * log_amax))),
-                "median_log_misfit_as_inverse": inverse_misfit,
-                "median_log_misfit_as_is": misfit,
-            },
+            evidence=(
+                {
+                    "num_units": len(log_ratio),
+                    "median_observed_over_covered": float(np.exp(np.median(log_ratio))),
+                    "median_squared_amax_over_448": float(np.exp(np.median(2 * log_amax))),
+                    "median_log_misfit_as_inverse": inverse_misfit,
+                    "median_log_misfit_as_is": misfit,
+                },
+            ),
         )
+
+
+RULE: Final = ArtifactRule(
+    id="inverse-scales",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    check=check,
+    invalid=(
+        ArtifactExample(amax=AMAX, scales={name: E4M3FN.max_value / amax for name, amax in AMAX.items()}),
+    ),
+    valid=(
+        ArtifactExample(amax=AMAX),
+        ArtifactExample(amax=AMAX, scales=covering(AMAX, times=16)),
+    ),
+)

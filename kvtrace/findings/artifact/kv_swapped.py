@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kvtrace.calibration.mse_search import E4M3_MAX
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
+from kvtrace.numerics.formats import E4M3FN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,9 @@ def check(context: AuditContext) -> Iterator[Finding]:
     ]
     if context.observed is None or len(pairs) < 2:
         return
-    amax = np.log([[context.observed.units[n, h, t].amax / E4M3_MAX for t in ("k", "v")] for n, h in pairs])
+    amax = np.log(
+        [[context.observed.units[n, h, t].amax / E4M3FN.max_value for t in ("k", "v")] for n, h in pairs]
+    )
     scale = np.log([[context.usable((n, h, t)) or 1.0 for t in ("k", "v")] for n, h in pairs])
     direct, crossed = _misfit(amax - scale), _misfit(amax - scale[:, ::-1])
     if crossed < math.log(1.5) and direct > max(math.log(2), 3 * crossed):
@@ -39,16 +43,30 @@ def check(context: AuditContext) -> Iterator[Finding]:
             f"{v_ratio:.3g} "
             "for V, and constant once they are exchanged",
             action="Exchange k_scale and v_scale, or export again.",
-            evidence={
-                "num_units": len(pairs),
-                "median_k_observed_over_covered": float(k_ratio),
-                "median_v_observed_over_covered": float(v_ratio),
-                "median_log_misfit": direct,
-                "median_log_misfit_exchanged": crossed,
-            },
+            evidence=(
+                {
+                    "num_units": len(pairs),
+                    "median_k_observed_over_covered": float(k_ratio),
+                    "median_v_observed_over_covered": float(v_ratio),
+                    "median_log_misfit": direct,
+                    "median_log_misfit_exchanged": crossed,
+                },
+            ),
         )
 
 
 def _misfit(log_ratio: NDArray[np.float64]) -> float:
     """Return the median deviation from one factor for all: headroom is no misfit."""
     return float(np.median(np.abs(log_ratio - np.median(log_ratio))))
+
+
+RULE: Final = ArtifactRule(
+    id="kv-swapped",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    check=check,
+    invalid=(ArtifactExample(amax={"0.v": 8.0, "0.k": 1.0, "1.v": 16.0, "1.k": 2.5}),),
+    valid=(ArtifactExample(amax=AMAX),),
+)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kvtrace.findings.artifact.context import MATTERS
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,5 +58,17 @@ def check(context: AuditContext) -> Iterator[Finding]:
         severity="warning" if severity == "warning" else "note",
         message=message,
         action="Calibrate K and V apart: both engines and formats of today take two scales.",
-        evidence=evidence,
+        evidence=(evidence,),
     )
+
+
+RULE: Final = ArtifactRule(
+    id="merged-kv",
+    role="cause",
+    tier=Tier.place,
+    explains=("symptom",),
+    mended_by="recalibrate",
+    check=check,
+    invalid=(ArtifactExample(scales={"0.k": 0.5, "0.v": 0.5, "1.k": 0.25, "1.v": 0.25}),),
+    valid=(ArtifactExample(),),
+)

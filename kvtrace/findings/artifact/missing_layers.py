@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.scales.resolve import layer_ranges
 
 if TYPE_CHECKING:
@@ -30,14 +32,28 @@ def check(context: AuditContext) -> Iterator[Finding]:
         action="Calibrate every layer, or leave these layers unquantized (vLLM: "
         f"--kv-cache-dtype-skip-layers {' '.join(map(str, layers))}).",
         layers=tuple(layers),
-        evidence={
-            "num_layers": context.num_layers,
-            "num_layers_without_k": len(missing["k"]),
-            "num_layers_without_v": len(missing["v"]),
-        },
+        evidence=(
+            {
+                "num_layers": context.num_layers,
+                "num_layers_without_k": len(missing["k"]),
+                "num_layers_without_v": len(missing["v"]),
+            },
+        ),
     )
 
 
 def _what_happens(context: AuditContext, layers: list[int]) -> str:
     used = {context.resolved.scale(layer, 0, tensor).is_default for layer in layers for tensor in ("k", "v")}
     return "1.0" if used == {True} else "1.0 or the other tensor's scale"
+
+
+RULE: Final = ArtifactRule(
+    id="missing-layers",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="recalibrate",
+    check=check,
+    invalid=(ArtifactExample(scales=covering({"0.k": 8.0, "0.v": 1.0, "1.k": 16.0})),),
+    valid=(ArtifactExample(),),
+)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -45,12 +47,14 @@ def _unseen(trace: Trace, covered: ManifestRows) -> Iterator[Finding]:
             message="workloads that were not calibrated on: "
             f"{', '.join(plain(name) for name in unseen[:10])}",
             action="Calibrate on them as well, or evaluate them apart before serving them.",
-            evidence={
-                "what": "workload",
-                "workloads": [plain(name, 200) for name in unseen],
-                "num_tokens_outside": outside,
-                "num_tokens": sum(tokens_of.values()),
-            },
+            evidence=(
+                {
+                    "what": "workload",
+                    "workloads": [plain(name, 200) for name in unseen],
+                    "num_tokens_outside": outside,
+                    "num_tokens": sum(tokens_of.values()),
+                },
+            ),
         )
 
 
@@ -69,13 +73,15 @@ def _longer(trace: Trace, covered: ManifestRows) -> Iterator[Finding]:
                 "that was "
                 f"calibrated on (up to {max(found):,}, calibrated {limit:,})",
                 action="Calibrate on requests as long as those served.",
-                evidence={
-                    "what": what,
-                    "calibrated_max": limit,
-                    "trace_max": max(found),
-                    "num_requests_beyond": beyond,
-                    "num_requests": len(found),
-                },
+                evidence=(
+                    {
+                        "what": what,
+                        "calibrated_max": limit,
+                        "trace_max": max(found),
+                        "num_requests_beyond": beyond,
+                        "num_requests": len(found),
+                    },
+                ),
             )
 
 
@@ -94,7 +100,7 @@ def _other_mix(trace: Trace, covered: ManifestRows) -> Iterator[Finding]:
             severity="warning" if distance >= _MIX_WARNING else "note",
             message=f"the mix of workloads differs from the calibration's by {distance:.0%} of the tokens",
             action="Read each workload's own numbers; calibrate again if the new mix is here to stay.",
-            evidence={"what": "traffic_mix", "total_variation": distance},
+            evidence=({"what": "traffic_mix", "total_variation": distance},),
         )
 
 
@@ -103,3 +109,20 @@ def _tokens_of_workload(trace: Trace) -> Counter[str]:
     for request, count in Counter(trace.tokens.request.tolist()).items():
         found[trace.requests[request].workload] += count
     return found
+
+
+RULE: Final = ArtifactRule(
+    id="outside-envelope",
+    role="circumstance",
+    tier=Tier.circumstance,
+    mended_by="recalibrate",
+    check=check,
+    invalid=(
+        ArtifactExample(amax=AMAX, manifest={"workload": "code"}),
+        ArtifactExample(amax=AMAX, manifest={"max_prompt_tokens": 3}),
+    ),
+    valid=(
+        ArtifactExample(amax=AMAX, manifest={}),
+        ArtifactExample(amax=AMAX),
+    ),
+)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX_PER_HEAD, ArtifactExample, ArtifactRule, covering
 from kvtrace.findings.artifact.scales_not_loaded import is_same, largest_of_rank, live_scales
-from kvtrace.numerics.backends import refuses_per_head
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
+from kvtrace.numerics.backends import starts_per_head
+from kvtrace.scales.loaders.loader import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
-    from kvtrace.findings.artifact.finding import Severity
+    from kvtrace.findings.finding import Severity
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
@@ -32,7 +35,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     layers = sorted({layer for layer, _, _ in live}) or sorted({n for note in notes for n in note.layers})
     setup = context.resolved.setup
     # What a traced engine did is done: an older vLLM started.
-    if not live and setup.engine == "vllm" and refuses_per_head(setup.backend or ""):
+    if not live and setup.loader is VLLM and starts_per_head(setup.backend or "") is False:
         severity: Severity = "error"
         message = (
             f"backend {setup.backend} takes no scale per head: from 0.28 on vLLM does not start with both on "
@@ -52,12 +55,38 @@ def check(context: AuditContext) -> Iterator[Finding]:
         message=message,
         action=action,
         layers=tuple(layers),
-        evidence={
-            "num_heads_collapsed": len(live),
-            "backend": setup.backend,
-            "examples": [
-                {"layer": n, "kv_head": head, "tensor": tensor, "shipped": shipped, "effective": effective}
-                for (n, head, tensor), (shipped, effective) in list(live.items())[:20]
-            ],
-        },
+        evidence=(
+            {
+                "num_heads_collapsed": len(live),
+                "backend": setup.backend,
+                "examples": [
+                    {
+                        "layer": n,
+                        "kv_head": head,
+                        "tensor": tensor,
+                        "shipped": shipped,
+                        "effective": effective,
+                    }
+                    for (n, head, tensor), (shipped, effective) in list(live.items())[:20]
+                ],
+            },
+        ),
     )
+
+
+RULE: Final = ArtifactRule(
+    id="per-head-collapsed",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    check=check,
+    invalid=(
+        ArtifactExample(scales=covering(AMAX_PER_HEAD), backend="CPU_ATTN"),
+        ArtifactExample(scales=covering(AMAX_PER_HEAD), backend="FLASHINFER"),
+    ),
+    valid=(
+        ArtifactExample(scales=covering(AMAX_PER_HEAD), backend="FLASH_ATTN"),
+        ArtifactExample(backend="CPU_ATTN"),
+    ),
+)

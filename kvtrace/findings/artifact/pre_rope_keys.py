@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier, same_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
+    from kvtrace.findings.run.case import Case
 
-_TOOLS: Final = ("quark", "autofp8", "autofp8-kv")
 _MIN_EXCESS: Final = 1.5
 """Squared error in multiples of the least; low, because a percentile, which clips by choice, clips V as
 well."""
@@ -34,11 +36,9 @@ def check(context: AuditContext) -> Iterator[Finding]:
         beyond = [unit for unit in beyond if context.costs[unit].excess > _MIN_EXCESS]
     if len(beyond) < _MIN_SHARE * len(k):
         return
-    known = context.artifact.format in _TOOLS
+    form = context.artifact.format
     who = (
-        f"{context.artifact.format} calibrates on keys before RoPE"
-        if known
-        else "as if calibrated before RoPE"
+        f"{form.name} calibrates on keys before RoPE" if form.before_rope else "as if calibrated before RoPE"
     )
     yield Finding(
         id="pre-rope-keys",
@@ -48,11 +48,34 @@ def check(context: AuditContext) -> Iterator[Finding]:
         f"while V fits: {who}",
         action="Calibrate on keys after RoPE, or multiply K's scales by 1.42.",
         layers=tuple(sorted({unit[0] for unit in beyond})),
-        evidence={
-            "num_k_units": len(k),
-            "num_k_units_beyond": len(beyond),
-            "max_k_observed_over_covered": max(k.values()),
-            "max_v_observed_over_covered": max(v, default=None),
-            "format_calibrates_before_rope": known,
-        },
+        evidence=(
+            {
+                "num_k_units": len(k),
+                "num_k_units_beyond": len(beyond),
+                "max_k_observed_over_covered": max(k.values()),
+                "max_v_observed_over_covered": max(v, default=None),
+                "format_calibrates_before_rope": form.before_rope,
+            },
+        ),
     )
+
+
+def _in_keys_of_the_layers(cause: Finding, symptom: Finding, case: Case) -> bool:
+    return same_place(cause, symptom, case) and any(tensor == "k" for _, _, tensor in symptom.heads)
+
+
+RULE: Final = ArtifactRule(
+    id="pre-rope-keys",
+    role="cause",
+    tier=Tier.place,
+    explains=("symptom",),
+    mended_by="recalibrate",
+    accounts_for=_in_keys_of_the_layers,
+    check=check,
+    invalid=(ArtifactExample(amax=AMAX | {"0.k": 10.8, "1.k": 21.6}),),
+    valid=(
+        ArtifactExample(amax=AMAX),
+        # V is too narrow as well.
+        ArtifactExample(amax=AMAX, scales=covering(AMAX, times=1 / 1.35)),
+    ),
+)

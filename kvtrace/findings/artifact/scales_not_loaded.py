@@ -5,9 +5,11 @@ artifact's.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.plain_text import plain
 from kvtrace.scales.resolve import layer_ranges
 from kvtrace.trace.cache_dtypes import quantized_names
@@ -40,7 +42,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             f"{_first_shipped(used_one)}",
             action="Check the names against unmatched-names, the loader's log, and --kv-cache-dtype.",
             layers=tuple(layers),
-            evidence=_evidence(used_one, len(in_use)),
+            evidence=(_evidence(used_one, len(in_use)),),
         )
     other: dict[Group, tuple[float | None, float]] = {
         group: (shipped, live)
@@ -59,7 +61,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             action="Audit the checkpoint that the engine was really started with, or capture again with "
             "this one.",
             layers=tuple(layers),
-            evidence=_evidence(other, len(in_use)),
+            evidence=(_evidence(other, len(in_use)),),
         )
 
 
@@ -129,5 +131,27 @@ def _no_fp8(context: AuditContext) -> Finding:
         message=f"the traced engine's cache was {found}, so whether the engine loads these scales cannot be "
         "told from this trace",
         action="Capture from an engine that runs with --kv-cache-dtype fp8 and this checkpoint to settle it.",
-        evidence={"num_heads_compared": 0},
+        evidence=({"num_heads_compared": 0},),
     )
+
+
+RULE: Final = ArtifactRule(
+    id="scales-not-loaded",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    in_run="stored",
+    check=check,
+    invalid=(
+        ArtifactExample(amax=AMAX, live=dict.fromkeys(AMAX, 1.0)),
+        # Another artifact's.
+        ArtifactExample(amax=AMAX, live=covering(AMAX, times=2)),
+        # No FP8 was in effect: a note that it cannot be told.
+        ArtifactExample(amax=AMAX),
+    ),
+    valid=(
+        ArtifactExample(amax=AMAX, live=covering(AMAX)),
+        ArtifactExample(),
+    ),
+)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.calibration.mse_search import E4M3_MAX
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
+from kvtrace.numerics.formats import E4M3FN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +30,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             message="the artifact does not say at which length it was calibrated; the trace has positions "
             f"up to {longest:,}",
             action="Say it with --calibrated-at-length N, and keep it with the artifact.",
-            evidence={"max_position": longest},
+            evidence=({"max_position": longest},),
         )
         return
     num_beyond = int((tokens.position >= context.calibrated_length).sum())
@@ -37,7 +39,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     clipped = [
         unit
         for unit, m in context.observed.units_beyond(context.calibrated_length).items()
-        if (value := context.usable(unit)) and m.amax > context.clip_ratio * E4M3_MAX * value
+        if (value := context.usable(unit)) and m.amax > context.clip_ratio * E4M3FN.max_value * value
     ]
     what = f"there {len(clipped)} ranges are clipped" if clipped else "nothing is clipped there in this trace"
     yield Finding(
@@ -48,11 +50,28 @@ def check(context: AuditContext) -> Iterator[Finding]:
         f"{context.calibrated_length:,} positions (up to {longest:,}); {what}",
         action="Calibrate on requests as long as those served.",
         layers=tuple(sorted({unit[0] for unit in clipped})),
-        evidence={
-            "calibrated_length": context.calibrated_length,
-            "max_position": longest,
-            "num_tokens": len(tokens),
-            "num_tokens_beyond": num_beyond,
-            "num_units_clipped_beyond": len(clipped),
-        },
+        evidence=(
+            {
+                "calibrated_length": context.calibrated_length,
+                "max_position": longest,
+                "num_tokens": len(tokens),
+                "num_tokens_beyond": num_beyond,
+                "num_units_clipped_beyond": len(clipped),
+            },
+        ),
     )
+
+
+RULE: Final = ArtifactRule(
+    id="short-calibration",
+    role="circumstance",
+    tier=Tier.circumstance,
+    mended_by="recalibrate",
+    check=check,
+    invalid=(
+        ArtifactExample(amax=AMAX, calibrated_at_length=2),
+        # A note: the length is not known.
+        ArtifactExample(amax=AMAX),
+    ),
+    valid=(ArtifactExample(amax=AMAX, calibrated_at_length=4),),
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +28,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 action="Give the engine an artifact that it reads; look at the scales in effect after the "
                 "start.",
                 layers=tuple(shipped),
-                evidence={"engine": context.resolved.setup.engine, "num_layers": len(shipped)},
+                evidence=({"engine": context.resolved.setup.loader.name, "num_layers": len(shipped)},),
             )
     for note in context.resolved.notes_of("duplicated"):
         yield Finding(
@@ -35,5 +37,17 @@ def check(context: AuditContext) -> Iterator[Finding]:
             message=note.text,
             action="Ship a usable V scale in every layer.",
             layers=note.layers,
-            evidence={"engine": context.resolved.setup.engine, "num_layers": len(note.layers)},
+            evidence=({"engine": context.resolved.setup.loader.name, "num_layers": len(note.layers)},),
         )
+
+
+RULE: Final = ArtifactRule(
+    id="silent-default",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    check=check,
+    invalid=(ArtifactExample(quantization={"quant_method": "gptq"}),),
+    valid=(ArtifactExample(),),
+)

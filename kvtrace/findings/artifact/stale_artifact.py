@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
-    from kvtrace.findings.artifact.finding import Severity
+    from kvtrace.findings.finding import Severity
 
 _DIGESTS: Final[tuple[tuple[str, str, Severity], ...]] = (
     ("weights_digest", "weights differ", "error"),
@@ -31,7 +33,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 severity="warning",
                 message=f"the {what} differs from that of {plain(context.weights.against, 200)}",
                 action="Take scales that were calibrated with what is served: other tokens, other ranges.",
-                evidence={"what": what, "against": context.weights.against},
+                evidence=({"what": what, "against": context.weights.against},),
             )
     if context.manifest is None:
         return
@@ -42,7 +44,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             message="the scales are not those that kvtrace.json describes: they were changed after the "
             "calibration",
             action="Take scales and manifest from the same calibration.",
-            evidence={"manifest": context.manifest.scales_sha256, "found": context.artifact.sha256},
+            evidence=({"manifest": context.manifest.scales_sha256, "found": context.artifact.sha256},),
         )
     if context.observed is None:
         return
@@ -56,7 +58,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 message=f"the traced model's {differs} from the calibrated one's",
                 action="Calibrate again on this model: the old ranges say nothing about it until shown "
                 "otherwise.",
-                evidence={"what": field, "calibrated": then_digest, "traced": now_digest},
+                evidence=({"what": field, "calibrated": then_digest, "traced": now_digest},),
             )
     then = context.manifest.model.max_model_len
     if then is not None and now.max_model_len > then:
@@ -65,5 +67,20 @@ def check(context: AuditContext) -> Iterator[Finding]:
             severity="warning",
             message=f"the engine admits {now.max_model_len:,} positions; when it was calibrated, {then:,}",
             action="Calibrate on requests as long as those now admitted, or admit no more than before.",
-            evidence={"what": "supported_length", "calibrated": then, "traced": now.max_model_len},
+            evidence=({"what": "supported_length", "calibrated": then, "traced": now.max_model_len},),
         )
+
+
+RULE: Final = ArtifactRule(
+    id="stale-artifact",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="recalibrate",
+    check=check,
+    invalid=(
+        ArtifactExample(manifest={"scales_sha256": "0" * 64}),
+        ArtifactExample(amax=AMAX, manifest={"max_model_len": 4096}),
+    ),
+    valid=(ArtifactExample(amax=AMAX, manifest={}),),
+)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.context import MATTERS
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,11 +37,25 @@ def check(context: AuditContext) -> Iterator[Finding]:
             f"in layer {worst[0]} head {worst[1]} with {wide[worst].relative_error:.2%} squared error",
             action="Calibrate again; compare the trace-optimal column.",
             layers=tuple(sorted({unit[0] for unit in wide})),
-            evidence={
-                "num_units": len(wide),
-                "worst_relative_error": wide[worst].relative_error,
-                "worst_least_error": wide[worst].least_error,
-                "worst_flush_share": wide[worst].flush_share,
-                "worst_observed_over_covered": context.ratios[worst],
-            },
+            evidence=(
+                {
+                    "num_units": len(wide),
+                    "worst_relative_error": wide[worst].relative_error,
+                    "worst_least_error": wide[worst].least_error,
+                    "worst_flush_share": wide[worst].flush_share,
+                    "worst_observed_over_covered": context.ratios[worst],
+                },
+            ),
         )
+
+
+RULE: Final = ArtifactRule(
+    id="too-wide",
+    role="symptom",
+    tier=Tier.head,
+    mended_by="recalibrate",
+    in_run="left out",
+    check=check,
+    invalid=(ArtifactExample(amax=AMAX, scales=covering(AMAX, times=65_536)),),
+    valid=(ArtifactExample(amax=AMAX, scales=covering(AMAX, times=256)),),
+)

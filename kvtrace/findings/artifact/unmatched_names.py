@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.plain_text import plain
+from kvtrace.scales.loaders.contract import unmapped
 from kvtrace.scales.names import layer_of
 
 if TYPE_CHECKING:
@@ -17,12 +20,13 @@ if TYPE_CHECKING:
 def check(context: AuditContext) -> Iterator[Finding]:
     """Yield a finding for names that look like KV-cache scales: an error where a layer has no other scale."""
     names = [u.name for u in context.artifact.unmatched]
-    dropped = [s for s in context.artifact.scales if context.artifact.format == "compressed-tensors-old"]
+    dropped = unmapped(context.artifact)
     names += [s.key for s in dropped]
     if not names:
         return
     layers = {layer_of(name) for name in names} - {None}
-    used = set() if dropped else set(context.artifact.layers)
+    mapped = [s for s in context.artifact.scales if s not in dropped and s.tensor in ("k", "v", "kv")]
+    used = {scale.layer for scale in mapped}
     orphaned = sorted(layer for layer in layers if layer is not None and layer not in used)
     yield Finding(
         id="unmatched-names",
@@ -32,10 +36,22 @@ def check(context: AuditContext) -> Iterator[Finding]:
         action="Rename them to `…self_attn.k_scale` and `…self_attn.v_scale`, list their file in the "
         "checkpoint's index, or export again with a current tool.",
         layers=tuple(orphaned),
-        evidence={"num_names": len(names), "names": [plain(name, 200) for name in names[:50]]},
+        evidence=({"num_names": len(names), "names": [plain(name, 200) for name in names[:50]]},),
     )
 
 
 def _why(context: AuditContext) -> str:
     reasons = {unmatched.reason for unmatched in context.artifact.unmatched}
     return f" ({plain(reasons.pop(), 120)})" if len(reasons) == 1 else ""
+
+
+RULE: Final = ArtifactRule(
+    id="unmatched-names",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    check=check,
+    invalid=(ArtifactExample(names={"model.layers.0.self_attn.key_scale": 0.5}),),
+    valid=(ArtifactExample(names={"model.layers.0.self_attn.q_scale": 0.5}),),
+)

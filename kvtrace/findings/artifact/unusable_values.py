@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,5 +34,20 @@ def check(context: AuditContext) -> Iterator[Finding]:
             action="Calibrate again; nothing can be quantized with such a scale, and the engine does not "
             "check.",
             layers=tuple(sorted({s.layer for s, _ in bad})),
-            evidence={"num_bad": len(bad), "first_key": scale.key, "first_value": value},
+            evidence=({"num_bad": len(bad), "first_key": scale.key, "first_value": value},),
         )
+
+
+RULE: Final = ArtifactRule(
+    id="unusable-values",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="recalibrate",
+    check=check,
+    invalid=(
+        ArtifactExample(scales={**covering(AMAX), "1.v": 0.0}),
+        ArtifactExample(scales={**covering(AMAX), "0.k": math.nan}),
+    ),
+    valid=(ArtifactExample(),),
+)

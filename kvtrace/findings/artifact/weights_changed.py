@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.finding import Finding
+from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
+from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             message=f"all {found.num_tensors:,} tensors that are no scales equal those of "
             f"{plain(found.against, 200)}",
             action="Nothing: only the scales differ.",
-            evidence=evidence,
+            evidence=(evidence,),
         )
         return
     yield Finding(
@@ -43,5 +45,33 @@ def check(context: AuditContext) -> Iterator[Finding]:
         message=f"{len(different):,} of {found.num_tensors + len(found.only_there):,} tensors that are no "
         f"scales differ from {plain(found.against, 200)}, such as {plain(different[0], 100)}",
         action="Compare scales on equal weights: a difference in quality may come from the weights.",
-        evidence=evidence,
+        evidence=(evidence,),
     )
+
+
+CHANGED: Final = ArtifactRule(
+    id="weights-changed",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    check=check,
+    invalid=(ArtifactExample(weights=(1.0, 2.0)),),
+    valid=(
+        ArtifactExample(weights=(1.0, 1.0)),
+        ArtifactExample(),
+    ),
+)
+
+
+EQUAL: Final = ArtifactRule(
+    id="weights-equal",
+    role="all-clear",
+    tier=Tier.equal_weights,
+    check=check,
+    invalid=(ArtifactExample(weights=(1.0, 1.0)),),
+    valid=(
+        ArtifactExample(weights=(1.0, 2.0)),
+        ArtifactExample(),
+    ),
+)

@@ -1,1 +1,1 @@
-"""Rules over a run: what its numbers say of each candidate."""
+"""Rules over a finished run: a file a rule, and what they look at."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from kvtrace.findings.finding import Finding
     from kvtrace.runs.open import Run
 
 Row = dict[str, Any]
@@ -22,7 +23,7 @@ _Made = TypeVar("_Made")
 _PARAMETER: Final = re.compile(r"\$([a-z_]+)")
 
 _CANDIDATES: Final = """
-SELECT candidate, ordinal, kind, status, reason, hypothetical, engine, format,
+SELECT candidate, ordinal, kind, status, reason, reason_id, hypothetical, engine, format,
   granularity, artifact,
   pow(10, -rounding_floor_db / 10) AS floor
 FROM candidates
@@ -72,6 +73,12 @@ FROM tokens
 GROUP BY GROUPING SETS ((), (workload), (phase), (position_octave))
 ORDER BY ALL
 """
+_FINDINGS: Final = """
+SELECT source, candidate, id, severity, message, action, layers, evidence
+FROM findings
+WHERE candidate = $candidate
+ORDER BY source, ordinal
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,9 @@ class Subject:
     kind: str
     status: str
     reason: str | None
+    """Why it is invalid, in words; None where it is valid."""
+    reason_id: str | None
+    """Which reason that is (kvtrace.errors.InvalidReason); None in a run of an earlier schema version too."""
     in_effect: bool
     """Whether these scales are what the captured engine used."""
     written_otherwise: bool
@@ -102,6 +112,8 @@ class Case:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.found: list[Finding] = []
+        """What the rules that were asked before found."""
         self._connection: duckdb.DuckDBPyConnection = connect_with_views(run)
         self._known: dict[tuple[str, str], Any] = {}
 
@@ -140,6 +152,7 @@ class Case:
                 kind=row["kind"],
                 status=row["status"],
                 reason=row["reason"],
+                reason_id=row["reason_id"],
                 in_effect=row["kind"] == "effective" or row["candidate"] in same,
                 written_otherwise=otherwise and (row["kind"] == "effective" or row["candidate"] in same),
                 granularity=row["granularity"],
@@ -173,6 +186,10 @@ class Case:
         """
         found = self._by_candidate("strata", lambda: bound(_CLIPPING_STRATA, least=least))
         return found.get(candidate, [])
+
+    def stored_findings(self, candidate: str) -> list[Row]:
+        """Return what the audit of a candidate's artifact found when the run was made, by source."""
+        return self.once("findings", candidate, lambda: self.rows(bound(_FINDINGS, candidate=candidate)))
 
     def _by_candidate(self, what: str, sql: Callable[[], str]) -> dict[str, list[Row]]:
         # All candidates at once: a run of many would otherwise be read once for each.

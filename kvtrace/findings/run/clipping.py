@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.finding import Finding, confidence_of
+from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import Row, bound, stratum_of
+from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
+from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.wording import percent, recalibrate_command, skip_layers_flag, some_heads, times
 from kvtrace.plain_text import plain
 from kvtrace.stats import fraction_intervals, request_sums
@@ -166,7 +169,7 @@ def _finding(case: Case, subject: Subject, tensor: str, clipping: Sequence[Clipp
             f"{percent(share)} of its vectors clip (95 %: {percent(low)} to {percent(high)}), "
             f"seen in {affected} of {requests} requests"
         ),
-        action=_action(subject, heads, beyond, len({row["layer"] for row in total})),
+        action=_action(case, subject, heads, beyond, len({row["layer"] for row in total})),
         command=recalibrate_command(case, subject),
         evidence=tuple(rows[:_SHOWN]),
         sql=sql,
@@ -192,9 +195,39 @@ def _vectors_of_worst(case: Case, subject: Subject, head: Head) -> tuple[float, 
     )
 
 
-def _action(subject: Subject, heads: Sequence[Head], beyond: float, num_layers: int) -> str:
+def _action(case: Case, subject: Subject, heads: Sequence[Head], beyond: float, num_layers: int) -> str:
     layers = {layer for layer, _, _ in heads}
     wider = f"Calibrate on this traffic with headroom: the values need {times(beyond)} the range"
     if subject.granularity == "attn_head" and len(layers) <= _FEW_LAYERS * num_layers:
         return f"{wider}; or leave {len(layers)} of {num_layers} layers in BF16: {skip_layers_flag(layers)}"
-    return f"{wider}, and E4M3 makes headroom nearly free. Until then serve with --kv-cache-dtype auto"
+    return f"{wider}, and E4M3 makes headroom nearly free. Until then serve {without_fp8(case, subject)}"
+
+
+K_CLIPS: Final = RunRule(
+    id="k-clips",
+    role="symptom",
+    tier=Tier.symptom,
+    mended_by="recalibrate",
+    check=check,
+    invalid=(RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()}),),
+    valid=(
+        RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Where()}),
+        # Some values leave the range at next to no cost.
+        RunExample(sums={(0, 0, "k"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "k"): Where()}),
+    ),
+)
+
+
+V_CLIPS: Final = RunRule(
+    id="v-clips",
+    role="symptom",
+    tier=Tier.symptom,
+    mended_by="recalibrate",
+    check=check,
+    invalid=(RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Where()}),),
+    valid=(
+        RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()}),
+        # Some values leave the range at next to no cost.
+        RunExample(sums={(0, 0, "v"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "v"): Where()}),
+    ),
+)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
+from kvtrace.findings.run.example import RunExample, RunRule, Traffic
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -63,7 +65,6 @@ def check(case: Case) -> Iterator[Finding]:
     yield Finding(
         id="coverage",
         severity="note",
-        confidence="certain",
         candidate=None,
         message=message,
         action=action,
@@ -73,6 +74,22 @@ def check(case: Case) -> Iterator[Finding]:
     )
 
 
-def is_too_little(finding: Finding) -> bool:
-    """Whether a coverage finding is about the whole trace and not one workload."""
-    return finding.id == "coverage" and finding.impact > 0
+def _tier_of(finding: Finding) -> Tier:
+    """Too little of the whole trace leaves nothing to tell; of one workload, the others are told."""
+    return Tier.cannot_tell if finding.impact else Tier.coverage
+
+
+RULE: Final = RunRule(
+    id="coverage",
+    role="note",
+    tier=_tier_of,
+    mended_by="capture",
+    check=check,
+    invalid=(
+        RunExample(traffic=(Traffic(requests=4),)),
+        RunExample(traffic=(Traffic(num_dropped=1),)),
+        # One workload alone: a verdict can be given all the same.
+        RunExample(traffic=(Traffic(), Traffic("code", requests=2))),
+    ),
+    valid=(RunExample(),),
+)

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kvtrace.findings.finding import Finding, confidence_of
+from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
-from kvtrace.findings.run.clipping import clipping_heads
+from kvtrace.findings.run.clipping import K_CLIPS, V_CLIPS, clipping_heads
+from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Traffic, Where
+from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.strata_split import ClippedUnits, Drift, Located, Split, locate
 from kvtrace.findings.wording import percent, recalibrate_command, some_heads, tensors_of
 from kvtrace.plain_text import plain
@@ -140,7 +143,7 @@ def _finding(case: Case, subject: Subject, drifts: Sequence[Drift]) -> Finding:
             f"{first.num_requests} requests (at least {percent(first.inside_low)} at 97.5 %), elsewhere "
             f"{percent(first.outside_frac)}"
         ),
-        action=_action(split),
+        action=_action(case, subject, split),
         command=recalibrate_command(case, subject),
         evidence=tuple(case.rows(sql, 20)),
         sql=sql,
@@ -164,9 +167,9 @@ def _words(split: Split | None) -> str:
     )
 
 
-def _action(split: Split) -> str:
+def _action(case: Case, subject: Subject, split: Split) -> str:
     if split.kind == "workload":
-        return "Calibrate on that workload as well, and until then serve it with --kv-cache-dtype auto"
+        return f"Calibrate on that workload as well, and until then serve it {without_fp8(case, subject)}"
     if split.kind == "position":
         return (
             "Calibrate on requests that long, and until then limit FP8 to --max-model-len "
@@ -174,5 +177,46 @@ def _action(split: Split) -> str:
         )
     return (
         "Calibrate on outputs that long, decode included, and until then cap max_tokens at "
-        f"{max(2 ** int(split.value) - 1, 1)} or serve with --kv-cache-dtype auto"
+        f"{max(2 ** int(split.value) - 1, 1)} or serve {without_fp8(case, subject)}"
     )
+
+
+def _tells_all_of(cause: Finding, symptom: Finding, case: Case) -> bool:
+    """Return whether next to nothing of what clips in a tensor's heads clips outside its drifts."""
+    if symptom.id not in (K_CLIPS.id, V_CLIPS.id) or not set(cause.heads) & set(symptom.heads):
+        return False
+    (subject,) = [one for one in case.subjects if one.name == symptom.candidate]
+    tensor = symptom.heads[0][2]
+    return set(symptom.heads) <= located_clipping(case, subject)[tensor].explained
+
+
+def _rule(name: str, traffic: tuple[Traffic, ...], where: Where) -> RunRule:
+    head = (0, 0, "k")
+    return RunRule(
+        id=name,
+        role="drift",
+        tier=Tier.place,
+        explains=("symptom",),
+        accounts_for=_tells_all_of,
+        mended_by="recalibrate",
+        check=check,
+        invalid=(RunExample(traffic=traffic, sums={head: CLIPS}, clipped={head: where}),),
+        valid=(
+            RunExample(traffic=traffic, sums={head: CLIPS}, clipped={head: Where()}),
+            RunExample(traffic=traffic),
+        ),
+    )
+
+
+WORKLOAD: Final = _rule("drift-workload", (Traffic("code", 4), Traffic("chat")), Where(workload="code"))
+POSITION: Final = _rule(
+    "drift-position", (Traffic(positions=(16, 32, 64, 1_024, 2_048)),), Where(from_position=1_024)
+)
+OUTPUT_LENGTH: Final = _rule(
+    "drift-output-length",
+    (
+        Traffic(requests=4, prompt_tokens=16, positions=(8, 20, 100)),
+        Traffic(requests=4, prompt_tokens=256, positions=(100, 260, 340)),
+    ),
+    Where(from_step=64),
+)

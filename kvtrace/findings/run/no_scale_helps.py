@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
+from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
 from kvtrace.findings.run.underflow import evidence_sql, losing_heads
 from kvtrace.findings.wording import percent, skip_layers_flag, some_heads
 
@@ -26,7 +28,6 @@ def check(case: Case) -> Iterator[Finding]:
         yield Finding(
             id="no-scale-helps",
             severity="warning",
-            confidence="certain",
             candidate=subject.name,
             message=(
                 f"{len(losing)} heads ({some_heads([one.head for one in losing])}) hold values further apart "
@@ -42,3 +43,17 @@ def check(case: Case) -> Iterator[Finding]:
             layers=tuple(sorted(layers)),
             impact=worst.row["flushed_frac"],
         )
+
+
+RULE: Final = RunRule(
+    id="no-scale-helps",
+    role="symptom",
+    tier=Tier.head,
+    mended_by="leave layers",
+    check=check,
+    invalid=(RunExample(sums={(0, 0, "k"): FLUSHES}),),
+    valid=(
+        RunExample(),
+        RunExample(sums={(0, 0, "k"): FLUSHES | {"max_abs": 1.0}}),
+    ),
+)

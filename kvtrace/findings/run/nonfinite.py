@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
+from kvtrace.findings.run.example import RunExample, RunRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +37,6 @@ def check(case: Case) -> Iterator[Finding]:
         yield Finding(
             id="nonfinite-values",
             severity="error",
-            confidence="certain",
             candidate=None,
             message=f"{sum(row['num_nonfinite'] for row in rows):,} captured values are NaN or inf, first in "
             f"layer {first['layer']} head {first['kv_head']} {first['tensor'].upper()}: they were so before "
@@ -45,3 +46,14 @@ def check(case: Case) -> Iterator[Finding]:
             sql=sql,
             layers=tuple(sorted({row["layer"] for row in rows})),
         )
+
+
+RULE: Final = RunRule(
+    id="nonfinite-values",
+    role="cause",
+    tier=Tier.fault,
+    mended_by="elsewhere",
+    check=check,
+    invalid=(RunExample(sums={(0, 0, "k"): {"num_nonfinite": 3}}),),
+    valid=(RunExample(),),
+)

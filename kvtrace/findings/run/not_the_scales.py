@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.clipping import HEAD_LIMIT, OCTAVE_LIMIT, WORKLOAD_OR_PHASE_LIMIT
+from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
+from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.underflow import FLUSHED_LIMIT, FLUSHED_LIMIT_WITH_ERROR
 from kvtrace.findings.wording import percent, times
 
@@ -27,26 +30,26 @@ _INVISIBLE: Final = (
 )
 
 
-def finding_of(case: Case, subject: Subject, findings: Sequence[Finding]) -> Finding | None:
-    """Return a note that excludes the scales, or None where something above note was found on them."""
-    own = [one for one in findings if one.candidate in (subject.name, None) and one.severity != "note"]
-    heads = case.whole_heads(subject.name) if subject.is_valid else []
-    if own or not heads:
-        return None
-    sql = bound(_EVIDENCE, candidate=subject.name)
-    return Finding(
-        id="not-the-scales",
-        severity="note",
-        confidence="certain",
-        candidate=subject.name,
-        message=(
-            f"nothing speaks against these scales ({_in_effect(subject)}). Excluded: "
-            f"{'; '.join(_excluded(subject, heads))}. Not visible here: {_INVISIBLE}"
-        ),
-        action=_action(case, subject),
-        evidence=tuple(case.rows(sql)),
-        sql=sql,
-    )
+def check(case: Case) -> Iterator[Finding]:
+    """Yield a note per judged candidate on which nothing above note was found: it excludes the scales."""
+    blamed = {one.candidate for one in case.found if one.severity != "note"}
+    for subject in case.subjects:
+        heads = case.whole_heads(subject.name) if subject.is_valid else []
+        if not heads or blamed & {subject.name, None}:
+            continue
+        sql = bound(_EVIDENCE, candidate=subject.name)
+        yield Finding(
+            id="not-the-scales",
+            severity="note",
+            candidate=subject.name,
+            message=(
+                f"nothing speaks against these scales ({_in_effect(subject)}). Excluded: "
+                f"{'; '.join(_excluded(subject, heads))}. Not visible here: {_INVISIBLE}"
+            ),
+            action=_action(case, subject),
+            evidence=tuple(case.rows(sql)),
+            sql=sql,
+        )
 
 
 def _in_effect(subject: Subject) -> str:
@@ -63,8 +66,9 @@ def _action(case: Case, subject: Subject) -> str:
         )
     if subject.in_effect:
         return (
-            "Look elsewhere: serve the same prompts with --kv-cache-dtype auto. If quality stays low, FP8 "
-            "is not the cause; if it recovers, suspect the attention kernel or the cache transfer"
+            f"Look elsewhere: serve the same prompts {without_fp8(case, subject)}. If quality stays low with "
+            "the cache in the model's own dtype, an FP8 cache is not the cause; if it recovers, suspect the "
+            "attention kernel or the cache transfer"
         )
     if any(source.cache_kind == "static_fp8" for source in case.run.record.sources):
         return (
@@ -96,3 +100,20 @@ def _excluded(subject: Subject, heads: Sequence[Row]) -> Iterator[str]:
     yield "clipping beyond these limits in one workload, beyond a position or with output length alone"
     if subject.kind == "artifact":
         yield "an error or a warning about the artifact's names, shapes, values or manifest"
+
+
+RULE: Final = RunRule(
+    id="not-the-scales",
+    role="all-clear",
+    tier=Tier.excluded,
+    mended_by="elsewhere",
+    check=check,
+    invalid=(
+        RunExample(),
+        RunExample(live=1.5),
+    ),
+    valid=(
+        RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()}),
+        RunExample(invalid_as="wrong-model"),
+    ),
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
+from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
 from kvtrace.findings.run.underflow import evidence_sql, losing_heads
 from kvtrace.findings.wording import calibrate_command, percent, some_heads, times
 
@@ -31,7 +33,6 @@ def check(case: Case) -> Iterator[Finding]:
         yield Finding(
             id="outlier-head",
             severity="warning",
-            confidence="certain",
             candidate=subject.name,
             message=(
                 f"one head sets the scale per tensor for its layer: {some_heads(wide)}. "
@@ -49,3 +50,17 @@ def check(case: Case) -> Iterator[Finding]:
             layers=tuple(sorted({one.head[0] for one in losing})),
             impact=worst.row["flushed_frac"],
         )
+
+
+RULE: Final = RunRule(
+    id="outlier-head",
+    role="symptom",
+    tier=Tier.head,
+    mended_by="recalibrate",
+    check=check,
+    invalid=(RunExample(sums={(0, 0, "k"): FLUSHES | {"max_abs": 1.0}}),),
+    valid=(
+        RunExample(sums={(0, 0, "k"): {"max_abs": 1.0}}),
+        RunExample(sums={(0, 0, "k"): FLUSHES}),
+    ),
+)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
+from kvtrace.findings.run.example import HEADS, SOUND, RunExample, RunRule
 from kvtrace.findings.wording import skip_layers_flag, some_heads, tensors_of
 
 if TYPE_CHECKING:
@@ -61,7 +63,6 @@ def check(case: Case) -> Iterator[Finding]:
         yield Finding(
             id="rounding-floor",
             severity="note",
-            confidence="certain",
             candidate=subject.name,
             message=(
                 f"SQNR{where} is {_db(np.mean([_error(row) for row in at_floor]))} dB on average where "
@@ -91,3 +92,14 @@ def _named(row: Row) -> tuple[int, int, str]:
 
 def _db(error: float | np.floating[Any]) -> str:
     return f"{-10 * np.log10(error):.1f}"
+
+
+RULE: Final = RunRule(
+    id="rounding-floor",
+    role="note",
+    tier=Tier.rounding_floor,
+    mended_by="leave layers",
+    check=check,
+    invalid=(RunExample(),),
+    valid=(RunExample(sums={head: {"sum_sq_error": 4 * SOUND["sum_sq_error"]} for head in HEADS}),),
+)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
+from kvtrace.findings.run.example import RunExample, RunRule
 from kvtrace.findings.wording import calibrate_command, scales_command
 from kvtrace.plain_text import plain
 
@@ -74,11 +76,11 @@ def _default(case: Case, effective: Sequence[Row]) -> Iterator[Finding]:
     yield Finding(
         id="scales-not-loaded",
         severity="warning" if everywhere else "error",
-        confidence="certain",
         candidate=next((one.name for one in case.subjects if one.in_effect), None),
         message=f"the engine used 1.0 in {where}: no calibrated scale was in effect there",
         action="If a checkpoint with scales was meant, give it with --scales and ask again. Else make some",
         command=calibrate_command(case, "--headroom 2"),
+        remedy="recalibrate",
         evidence=tuple(ones[:10]),
         sql=bound(_EFFECTIVE),
         layers=() if everywhere else tuple(layers),
@@ -103,7 +105,6 @@ def _not_what_ran(case: Case, meant: Subject, different: Sequence[Row]) -> Findi
     return Finding(
         id="scales-not-loaded",
         severity="error",
-        confidence="certain",
         candidate=meant.name,
         message=(
             f"{what}: {len(different)} of {total} differ, in {len(layers)} layers ({_span(layers)}); first "
@@ -135,3 +136,22 @@ def _db(value: float | None) -> str:
 
 def _span(layers: Sequence[int]) -> str:
     return f"{layers[0]}" if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
+
+
+RULE: Final = RunRule(
+    id="scales-not-loaded",
+    role="cause",
+    tier=Tier.fault,
+    explains=("symptom", "drift"),
+    mended_by="look",
+    is_about_what_ran=True,
+    check=check,
+    invalid=(
+        RunExample(live=1.0),
+        RunExample(live=3.0),
+    ),
+    valid=(
+        RunExample(live=1.5),
+        RunExample(),
+    ),
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.finding import Finding
+from kvtrace.findings.rule import Tier
+from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
 from kvtrace.findings.run.underflow import evidence_sql, losing_heads
 from kvtrace.findings.wording import percent, recalibrate_command, some_heads, times
 
@@ -25,7 +27,6 @@ def check(case: Case) -> Iterator[Finding]:
         yield Finding(
             id="too-wide",
             severity="warning",
-            confidence="certain",
             candidate=subject.name,
             message=(
                 f"the scales of {len(losing)} heads ({some_heads([one.head for one in losing])}) are so wide "
@@ -42,3 +43,18 @@ def check(case: Case) -> Iterator[Finding]:
             layers=tuple(sorted({one.head[0] for one in losing})),
             impact=worst.row["flushed_frac"],
         )
+
+
+RULE: Final = RunRule(
+    id="too-wide",
+    role="symptom",
+    tier=Tier.head,
+    mended_by="recalibrate",
+    check=check,
+    invalid=(RunExample(sums={(0, 0, "k"): FLUSHES | {"max_abs": 1.0}, (0, 1, "k"): {"max_abs": 2.0}}),),
+    valid=(
+        RunExample(sums={(0, 0, "k"): {"max_abs": 1.0}, (0, 1, "k"): {"max_abs": 2.0}}),
+        # The scale fits the largest value.
+        RunExample(sums={(0, 0, "k"): FLUSHES}),
+    ),
+)

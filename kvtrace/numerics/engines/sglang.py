@@ -13,8 +13,10 @@ from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="sglang",
+    product="sglang",
     formats=("e4m3fn", "e5m2", "e4m3fnuz"),
     rounding="nearest",
     exactness="by the rules of its source; a scale kept as a bf16 tensor would be rounded first",
     rounds_quotient=("bfloat16", "float16"),
+    kernel="divide-and-round",
 )

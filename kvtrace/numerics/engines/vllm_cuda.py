@@ -11,7 +11,11 @@ from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="vllm-cuda",
+    product="vllm",
     formats=("e4m3fn", "e5m2"),
     rounding="nearest",
     exactness="bit-exact by the rules of its source",
+    platforms=("cuda",),
+    default_on="cuda",
+    kernel="divide",
 )

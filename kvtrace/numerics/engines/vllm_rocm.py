@@ -13,8 +13,12 @@ from kvtrace.numerics.engines.engine import Engine
 
 ENGINE: Final = Engine(
     name="vllm-rocm",
+    product="vllm",
     formats=("e4m3fn", "e4m3fnuz"),
     rounding="nearest",
     exactness="by the rules of its source; not compared with an AMD GPU",
+    platforms=("rocm",),
+    default_on="rocm",
     rounds_quotient=("float16",),
+    kernel="divide-and-round",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import candidate_answer, hypothetical_statement
+from kvtrace.report.answer import candidate_answer, decisive_finding, hypothetical_statement
 from kvtrace.report.wording import count
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ def verdict_parts(report: Report) -> dict[str, Any]:
     """Return the template's `verdict`, `findings`, `notes` and `answers`; every text is plain."""
     verdict = report.verdict
     level, sign = _VERDICTS[verdict.status]
-    first = next((one for one in report.findings if one.message in verdict.headline), None)
-    if first is None and verdict.status == "sound":
-        first = next((one for one in report.findings if one.id == "not-the-scales"), None)
+    first = decisive_finding(report)
     return {
         "verdict": {
             "level": level,

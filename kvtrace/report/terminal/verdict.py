@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import hypothetical_statement
+from kvtrace.report.answer import decisive_finding, hypothetical_statement
 from kvtrace.report.wording import WIDTH, columns, cut, ended, paragraph
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def verdict_lines(report: Report) -> Iterator[str]:
     """Yield the headline, what to do, and which scales are sound."""
     verdict = report.verdict
     yield from paragraph(f"{_STATUS[verdict.status]} {ended(plain(verdict.headline, _MESSAGE))}")
-    first = next((one for one in report.findings if one.message in verdict.headline), None)
-    if first is None and report.findings:
-        first = next((one for one in report.findings if one.id == "not-the-scales"), None)
+    first = decisive_finding(report)
     if first is not None:
         yield from paragraph(plain(first.action, _MESSAGE), "    ", "  → ")
         yield from _command(first, "    ")
@@ -63,9 +61,10 @@ def finding_lines(report: Report) -> Iterator[str]:
     told = [one for one in report.findings if one.severity != "note" or one.id == "coverage"]
     if report.verdict.status == "sound":
         told += [one for one in report.findings if one.id in ("not-the-scales", "rounding-floor")]
+    stated = None if report.verdict.status == "sound" else decisive_finding(report)
     commands: set[str] = set()
     for one in told[:_MOST_FOUND]:
-        yield from _finding(one, report.verdict.headline, commands)
+        yield from _finding(one, commands, is_stated=one is stated)
     if len(told) > _MOST_FOUND:
         yield f"  and {len(told) - _MOST_FOUND} more: --format json has all"
     rest = [one for one in report.findings if one not in told]
@@ -96,14 +95,14 @@ def heat_map_lines(report: Report) -> Iterator[str]:
     yield from paragraph(f"Energy lost by clipping: . none, {legend}.")
 
 
-def _finding(one: Finding, headline: str, commands: set[str]) -> Iterator[str]:
+def _finding(one: Finding, commands: set[str], *, is_stated: bool) -> Iterator[str]:
     """Yield one finding; what the verdict has said and a command before are not repeated."""
     about = f" under {cut(one.candidate, _NAME)}" if one.candidate else ""
     sure = "" if one.confidence == "certain" else f", confidence {one.confidence}"
     rests = f", from {one.num_requests:,} requests" if one.num_requests is not None else ""
     cause = f", explained by {', '.join(one.explained_by)}" if one.explained_by else ""
     yield from paragraph(f"{one.id}{about}{sure}{rests}{cause}", " " * 10, f"  {one.severity.upper():<8}")
-    if one.message in headline:
+    if is_stated:
         yield from paragraph("the verdict above", " " * 10)
     else:
         yield from paragraph(plain(one.message, _MESSAGE), " " * 10)

@@ -50,5 +50,5 @@ def _rule(name: str) -> ScaleTensor | None:
     return vllm_tensor(name, _METHOD)
 
 
-GENERATION_1 = Format("autofp8-kv", recognizes_generation_1, read)
-GENERATION_2 = Format("autofp8", recognizes_generation_2, read)
+GENERATION_1 = Format("autofp8-kv", recognizes_generation_1, read, quant_method=_METHOD, before_rope=True)
+GENERATION_2 = Format("autofp8", recognizes_generation_2, read, quant_method=_METHOD, before_rope=True)

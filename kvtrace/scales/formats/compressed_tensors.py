@@ -1,14 +1,14 @@
 """compressed-tensors, as llm-compressor writes it: `…self_attn.{k,v}_scale`, one value or one per head.
 
 `quantization_config.kv_cache_scheme` in config.json declares it; `strategy` is `tensor` or `attn_head`.
-Checkpoints of the first generation hold `…{k,v}_proj.output_scale` instead, which engines of today no longer
+Checkpoints of the first generation hold `…{k,v}_proj.output_scale` instead, which loaders of today no longer
 map.
 Source: compressed-tensors 0.20, llm-compressor 0.14.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.scales.artifact import DeclaredScheme
 from kvtrace.scales.formats.contract import Format, Reading, read_tensors, text_of
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
     from kvtrace.scales.source import Source
 
-_METHOD = "compressed-tensors"
+METHOD: Final = "compressed-tensors"
 
 
 def recognizes(source: Source) -> bool:
     """By the declared method and a scheme; without a configuration, by the names."""
     has_scales = any(_rule(ref.name) for ref in source.tensors)
-    if source.quant_method == _METHOD:
+    if source.quant_method == METHOD:
         return has_scales or isinstance(source.quantization.get("kv_cache_scheme"), dict)
     return has_scales
 
@@ -32,9 +32,9 @@ def recognizes(source: Source) -> bool:
 def recognizes_old(source: Source) -> bool:
     """By the declared method and `output_scale` names, without any of the newer ones."""
     return (
-        source.quant_method in (_METHOD, None)
+        source.quant_method in (METHOD, None)
         and any(output_tensor(ref.name) in ("k", "v") for ref in source.tensors)
-        and not any(vllm_tensor(ref.name, _METHOD) for ref in source.tensors)
+        and not any(vllm_tensor(ref.name, METHOD) for ref in source.tensors)
     )
 
 
@@ -68,8 +68,8 @@ def is_kv_scale(name: str) -> bool:
 
 
 def _rule(name: str) -> ScaleTensor | None:
-    return vllm_tensor(name, _METHOD) or output_tensor(name)
+    return vllm_tensor(name, METHOD) or output_tensor(name)
 
 
-FORMAT = Format("compressed-tensors", recognizes, read)
-OLD = Format("compressed-tensors-old", recognizes_old, read)
+FORMAT = Format("compressed-tensors", recognizes, read, quant_method=METHOD)
+OLD = Format("compressed-tensors-old", recognizes_old, read, quant_method=METHOD)

@@ -1,4 +1,4 @@
-"""What a format is: a name, how its content is recognized, and how it is read."""
+"""What a format is: how its content is recognized and read, and what is known about what it holds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvtrace.scales.artifact import ScaleTensor
+    from kvtrace.scales.loaders.loader import LoaderName
     from kvtrace.scales.source import Source
 
 _LAYER_NUMBER: Final = re.compile(r"(?:^|\.)[0-9]+(?:\.|$)")
@@ -39,12 +40,33 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class PerRank:
+    """How a format with one scale per tensor-parallel rank is taken, whatever config.json declares."""
+
+    read_by: tuple[LoaderName, ...]
+    needs_every_layer: bool
+    """Whether a rank without some layer makes the loader refuse it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Format:
-    """One on-disk format."""
+    """One on-disk format. All that kvtrace knows about it stands here, in the format's own file."""
 
     name: str
     recognizes: Callable[[Source], bool]
     read: Callable[[Source], Reading]
+    native_loader: LoaderName = "vllm"
+    """What it was made for: it loads the scales where nothing else is named."""
+    quant_method: str | None = None
+    """The method by which a loader takes it where no config.json declares one."""
+    per_rank: PerRank | None = None
+    """None: one scale per layer or head, taken by the quantization method."""
+    before_rope: bool = False
+    """Whether its tool calibrates on keys before the rotation."""
+    remark: str | None = None
+    """What a reader of every result must know."""
+    remark_for: LoaderName | None = None
+    """The loader that the remark is about; None: it holds for each."""
 
 
 def read_tensors(

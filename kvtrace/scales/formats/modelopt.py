@@ -66,6 +66,12 @@ def _rule(name: str) -> ScaleTensor | None:
     return vllm_tensor(name, _METHOD)
 
 
-HF = Format("modelopt", recognizes, read)
-NVFP4 = Format("modelopt-nvfp4", recognizes_nvfp4, read)
-MEGATRON = Format("modelopt-megatron", recognizes_megatron, read)
+HF = Format("modelopt", recognizes, read, quant_method=_METHOD)
+NVFP4 = Format(
+    "modelopt-nvfp4",
+    recognizes_nvfp4,
+    read,
+    quant_method=_METHOD,
+    remark="an NVFP4 cache has block scales made at run time; FP8 is evaluated here",
+)
+MEGATRON = Format("modelopt-megatron", recognizes_megatron, read, quant_method=_METHOD)

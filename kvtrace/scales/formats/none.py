@@ -1,10 +1,10 @@
-"""A checkpoint without KV-cache scales: every engine uses 1.0."""
+"""A checkpoint without KV-cache scales: every loader uses 1.0."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.scales.formats.compressed_tensors import declared_scheme
+from kvtrace.scales.formats.compressed_tensors import METHOD, declared_scheme
 from kvtrace.scales.formats.contract import Format, Reading, read_tensors
 
 if TYPE_CHECKING:
@@ -23,4 +23,5 @@ def read(source: Source) -> Reading:
     return Reading((), unmatched, declared_scheme(source))
 
 
-FORMAT = Format("none", recognizes, read)
+# Files without a configuration are judged as what kvtrace itself writes would be.
+FORMAT = Format("none", recognizes, read, quant_method=METHOD)

@@ -47,4 +47,4 @@ def _rule(name: str) -> ScaleTensor | None:
     return vllm_tensor(name, _METHOD)
 
 
-FORMAT = Format("quark", recognizes, read)
+FORMAT = Format("quark", recognizes, read, quant_method=_METHOD, before_rope=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.scales.formats.contract import Format, read_scaling_factors
+from kvtrace.scales.formats.contract import Format, PerRank, read_scaling_factors
 
 if TYPE_CHECKING:
     from kvtrace.scales.source import Source
@@ -20,4 +20,10 @@ def recognizes(source: Source) -> bool:
     return False
 
 
-FORMAT = Format("sglang-json", recognizes, read_scaling_factors)
+FORMAT = Format(
+    "sglang-json",
+    recognizes,
+    read_scaling_factors,
+    native_loader="sglang",
+    per_rank=PerRank(read_by=("vllm", "sglang"), needs_every_layer=True),
+)

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.scales.artifact import DeclaredScheme
-from kvtrace.scales.formats.contract import Format, Reading, read_tensors, text_of
+from kvtrace.scales.formats.contract import Format, PerRank, Reading, read_tensors, text_of
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
@@ -47,4 +47,10 @@ def _rank_of(ref: TensorRef) -> int:
     return int(match[1]) if match else 0
 
 
-FORMAT = Format("tensorrt-llm", recognizes, read)
+FORMAT = Format(
+    "tensorrt-llm",
+    recognizes,
+    read,
+    native_loader="tensorrt-llm",
+    per_rank=PerRank(read_by=("tensorrt-llm",), needs_every_layer=False),
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.scales.formats.contract import Format, read_scaling_factors
+from kvtrace.scales.formats.contract import Format, PerRank, read_scaling_factors
 
 if TYPE_CHECKING:
     from kvtrace.scales.source import Source
@@ -20,4 +20,11 @@ def recognizes(source: Source) -> bool:
     return source.document is not None
 
 
-FORMAT = Format("vllm-json", recognizes, read_scaling_factors)
+FORMAT = Format(
+    "vllm-json",
+    recognizes,
+    read_scaling_factors,
+    per_rank=PerRank(read_by=("vllm", "sglang"), needs_every_layer=True),
+    remark="only old versions of vLLM read this file; the option is gone from those of today",
+    remark_for="vllm",
+)

@@ -12,12 +12,17 @@ from kvtrace.scales.loaders.contract import HeadLayout, LayerScales, loaded
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleArtifact, StoredScale
-    from kvtrace.scales.resolved import EngineSetup
+    from kvtrace.scales.resolved import LoaderSetup
 
 _MISSING = -1.0
 
 
-def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: EngineSetup) -> LayerScales:
+def serves(quant_method: str) -> bool:
+    """Whether vLLM's method of that name loads its KV-cache scales so; ModelOpt has several."""
+    return quant_method in ("fp8", "quark") or quant_method.startswith("modelopt")
+
+
+def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: LoaderSetup) -> LayerScales:
     """Return one layer's scales: both if both are > 0, 1.0 if both are missing, K's for V if only K is
     usable.
     """

@@ -6,19 +6,28 @@ Source: vLLM 0.32, `CompressedTensorsKVCacheMethod`.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from kvtrace.numerics.backends import honours_per_head
 from kvtrace.scales.loaders.contract import HeadLayout, LayerScales, loaded
-from kvtrace.scales.resolved import EffectiveScale
+from kvtrace.scales.resolved import EffectiveScale, Note
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvtrace.scales.artifact import ScaleArtifact, StoredScale
-    from kvtrace.scales.resolved import EngineSetup
+    from kvtrace.scales.resolved import LoaderSetup
 
-_UNIT = "unit: none loaded"
+_METHOD: Final = "compressed-tensors"
+_UNIT: Final = "unit: none loaded"
 
 
-def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: EngineSetup) -> LayerScales:
+def serves(quant_method: str) -> bool:
+    """Whether this is vLLM's method of that name."""
+    return quant_method == _METHOD
+
+
+def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: LoaderSetup) -> LayerScales:
     """Return one layer's scales; a missing one is 1.0, and 0, NaN or inf are loaded as they are."""
     found = LayerScales(layer)
     per_head = strategy_of(artifact) == "attn_head"
@@ -47,21 +56,37 @@ def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: Engine
     return found
 
 
+def scheme_notes(artifact: ScaleArtifact) -> Iterator[Note]:
+    """Yield what this method does with the declared `kv_cache_scheme`."""
+    scheme = artifact.scheme
+    if not scheme.has_kv_scheme:
+        yield Note(
+            "information",
+            "config.json declares no kv_cache_scheme: vLLM uses FP8 only with --kv-cache-dtype fp8",
+        )
+        return
+    if scheme.num_bits != 8 or scheme.type != "float":
+        yield Note(
+            "crash",
+            f"kv_cache_scheme is {scheme.type!r} with {scheme.num_bits} bits; vLLM takes 8-bit floats only",
+        )
+    if scheme.strategy not in ("tensor", "attn_head"):
+        yield Note(
+            "crash", f"kv_cache_scheme has strategy {scheme.strategy!r}; vLLM takes tensor and attn_head"
+        )
+    if not scheme.symmetric:
+        yield Note(
+            "crash", f"kv_cache_scheme has symmetric {scheme.symmetric}; vLLM takes symmetric scales only"
+        )
+    if scheme.dynamic and not artifact.layers:
+        yield Note(
+            "silent-default", "kv_cache_scheme is dynamic: vLLM writes FP8 all the same, every scale 1.0"
+        )
+
+
 def strategy_of(artifact: ScaleArtifact) -> str:
     """Return the declared strategy; without a configuration, the one that the shapes show."""
     return artifact.scheme.strategy or artifact.granularity
-
-
-def honours_per_head(backend: str | None) -> bool:
-    """Whether an attention backend takes one scale per head: FlashAttention (3 and later) alone.
-
-    None stands for a backend that does. vLLM on CUDA refuses to start others with per-head scales, the CPU
-    and older versions use the maximum.
-    """
-    if backend is None:
-        return True
-    name = backend.upper().replace("_", "").replace("-", "")
-    return name.startswith(("FLASHATTN", "FLASHATTENTION", "FA3", "FA4")) and "MLA" not in name
 
 
 def _per_head(
@@ -88,7 +113,7 @@ def _per_head(
     return heads
 
 
-def _collapse(found: LayerScales, layout: HeadLayout, setup: EngineSetup) -> None:
+def _collapse(found: LayerScales, layout: HeadLayout, setup: LoaderSetup) -> None:
     before = {tensor: [s.value for s in heads] for tensor, heads in found.scales.items()}
     for tensor, heads in found.scales.items():
         collapsed = list(heads)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvtrace.scales.artifact import ScaleArtifact, StoredScale
-    from kvtrace.scales.resolved import EngineSetup, NoteKind
+    from kvtrace.scales.resolved import LoaderSetup, NoteKind
 
-    Rule = Callable[[ScaleArtifact, int, "HeadLayout", EngineSetup], "LayerScales"]
+    Rule = Callable[[ScaleArtifact, int, "HeadLayout", LoaderSetup], "LayerScales"]
 
 _TENSORS: Final = ("k", "v", "q")
 
@@ -34,7 +34,8 @@ class HeadLayout:
         if self.tp < 1 or self.num_heads < 1 or max(self.num_heads, self.tp) % min(self.num_heads, self.tp):
             raise InvalidCandidateError(
                 f"{self.num_heads} KV heads cannot be split over {self.tp} tensor-parallel ranks: "
-                "one must be a multiple of the other"
+                "one must be a multiple of the other",
+                "unsplittable-heads",
             )
 
     @property
@@ -86,14 +87,14 @@ def loaded(artifact: ScaleArtifact, layer: int, tensor: str) -> StoredScale | No
     A merged `kv_scale` is loaded as K; where K has a scale of its own as well, that one is returned.
     """
     wanted = ("k", "kv") if tensor == "k" else (tensor,)
-    method = artifact.scheme.quant_method or _METHOD_OF_FORMAT.get(artifact.format)
+    method = artifact.scheme.quant_method or artifact.format.quant_method
     found = [s for s in artifact.scales if s.layer == layer and vllm_tensor(s.key, method) in wanted]
     return min(found, key=lambda s: wanted.index(vllm_tensor(s.key, method) or ""), default=None)
 
 
-_METHOD_OF_FORMAT: Final = {
-    "autofp8": "fp8",
-    "autofp8-kv": "fp8",
-    "quark": "quark",
-}
-"""The method assumed for a file of scales without a config.json."""
+def unmapped(artifact: ScaleArtifact) -> tuple[StoredScale, ...]:
+    """Return the stored scales that vLLM's name rules load as nothing; none in formats with one per rank."""
+    if artifact.format.per_rank:
+        return ()
+    method = artifact.scheme.quant_method or artifact.format.quant_method
+    return tuple(s for s in artifact.scales if vllm_tensor(s.key, method) is None)

@@ -10,25 +10,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.scales.loaders.contract import HeadLayout, LayerScales, unit_layer
+from kvtrace.scales.loaders.loader import LOADERS
 from kvtrace.scales.resolved import EffectiveScale
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleArtifact, StoredScale
-    from kvtrace.scales.resolved import EngineSetup
+    from kvtrace.scales.resolved import LoaderSetup
 
 
-def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: EngineSetup) -> LayerScales:
+def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: LoaderSetup) -> LayerScales:
     """Return one layer's scales, each rank's heads with that rank's."""
     if problem := _problem(artifact, setup):
         found = unit_layer(layer, layout.num_heads, "the engine rejects the file")
-        if setup.engine == "sglang":
-            found.add("silent-default", f"{problem}: SGLang logs an error and uses 1.0 everywhere")
+        if setup.loader.defaults_on_error:
+            text = f"{problem}: {setup.loader.title} logs an error and uses 1.0 everywhere"
+            found.add("silent-default", text)
         else:
             found.add("crash", f"{problem}: the engine does not start")
         return found
-    if setup.engine == "sglang" and setup.kv_cache_dtype == "fp8_e5m2":
+    if setup.kv_cache_dtype in setup.loader.unread_for:
         found = unit_layer(layer, layout.num_heads, "the engine does not read the file")
-        found.add("silent-default", "SGLang reads the file for an fp8_e4m3 cache alone: 1.0 is used")
+        text = f"{setup.loader.title} reads the file for an fp8_e4m3 cache alone: 1.0 is used"
+        found.add("silent-default", text)
         return found
     found = unit_layer(layer, layout.num_heads, "none stored")
     for rank in range(setup.tp):
@@ -42,17 +45,19 @@ def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: Engine
     return found
 
 
-def _problem(artifact: ScaleArtifact, setup: EngineSetup) -> str | None:
-    if artifact.format == "tensorrt-llm" and setup.engine != "tensorrt-llm":
-        return f"a TensorRT-LLM checkpoint is given to {setup.engine}"
-    if artifact.format != "tensorrt-llm" and setup.engine == "tensorrt-llm":
-        return f"TensorRT-LLM does not read {artifact.format}"
+def _problem(artifact: ScaleArtifact, setup: LoaderSetup) -> str | None:
+    form, loader = artifact.format, setup.loader
+    assert form.per_rank is not None
+    if loader.name not in form.per_rank.read_by:
+        if len(form.per_rank.read_by) == 1:
+            return f"a {LOADERS[form.native_loader].title} checkpoint is given to {loader.name}"
+        return f"{loader.title} does not read {form.name}"
     ranks = sorted({s.rank for s in artifact.scales if s.rank is not None})
     if ranks != list(range(setup.tp)):
         return f"the artifact has scales for ranks {ranks}, the engine runs {setup.tp}"
-    if setup.engine == "sglang" and artifact.scheme.model_type is None:
+    if loader.needs_model_type and artifact.scheme.model_type is None:
         return "model_type is missing"
-    if artifact.format == "tensorrt-llm":
+    if not form.per_rank.needs_every_layer:
         return None
     layers = [{s.layer for s in artifact.scales if s.rank == rank} for rank in ranks]
     if any(found != set(range(len(found))) or found != layers[0] for found in layers):

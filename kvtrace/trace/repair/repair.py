@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kvtrace import __version__
 from kvtrace.errors import InputError, IntegrityError, OutputExistsError
 from kvtrace.trace.format import (
     REQUESTS_FILE,
@@ -27,6 +26,7 @@ from kvtrace.trace.repair.salvage import SoundLines, SoundStore, sound_lines, so
 from kvtrace.trace.repair.text import loss_lines
 from kvtrace.trace.repair.write import count_shortfall, write_lines, write_record, write_store
 from kvtrace.trace.requests import read_sealed
+from kvtrace.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
+from kvtrace.trace.requests import COPY_OR_REPAIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,7 +52,7 @@ def _lines(repair: RepairRecord, original: Path, new: Path) -> Iterator[str]:
         yield ("          " if number else "lost      ") + line
     problems = [chunk.problem for chunk in repair.chunks] + [lines.problem for lines in repair.lines]
     for number, problem in enumerate(problems[:_MAX_LISTED]):
-        what = plain(problem.partition(". Copy the trace")[0], 300)
+        what = plain(problem.removesuffix(f". {COPY_OR_REPAIR}"), 300)
         yield ("          " if number else "found     ") + what
     if len(problems) > _MAX_LISTED:
         yield f"          and {len(problems) - _MAX_LISTED:,} more (--format json lists all)"

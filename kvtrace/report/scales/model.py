@@ -4,21 +4,24 @@ versioned.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from kvtrace.findings.artifact.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.findings.finding import Severity  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
+
+if TYPE_CHECKING:
+    from kvtrace.findings.finding import Finding
 
 SCALES_REPORT_VERSION: Final = "1.1"
 
 
-class _Model(BaseModel):
+class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
 
-class ArtifactSummary(_Model):
+class ArtifactSummary(_Part):
     """The artifact as shipped."""
 
     path: str
@@ -33,7 +36,7 @@ class ArtifactSummary(_Model):
     """What a manifest says was calibrated on; null without one."""
 
 
-class EngineSummary(_Model):
+class EngineSummary(_Part):
     """The setup that `engine_scale` is for."""
 
     engine: str
@@ -44,7 +47,7 @@ class EngineSummary(_Model):
     notes: tuple[str, ...]
 
 
-class TraceSummary(_Model):
+class ObservedTrace(_Part):
     """The trace that observed values come from."""
 
     path: str
@@ -61,7 +64,34 @@ class TraceSummary(_Model):
     """Numerics that `optimal_scale` minimizes the error of."""
 
 
-class ScaleRow(_Model):
+class AuditedFinding(_Part):
+    """One finding of the audit: of its fields those that an artifact by itself has."""
+
+    id: str
+    severity: Severity
+    message: str
+    """What is the case, in one sentence."""
+    action: str
+    """What to do about it."""
+    layers: tuple[int, ...] = ()
+    """Layers concerned; empty: the artifact as a whole."""
+    evidence: dict[str, Any] = Field(default_factory=dict)
+    """The numbers that settle it; names carry the unit."""
+
+    @classmethod
+    def of(cls, finding: Finding) -> Self:
+        """Return the entry of a rule's finding."""
+        return cls(
+            id=finding.id,
+            severity=finding.severity,
+            message=finding.message,
+            action=finding.action,
+            layers=finding.layers,
+            evidence=finding.evidence[0],
+        )
+
+
+class ScaleRow(_Part):
     """One layer, KV head and tensor. Null: not shipped, or not observed."""
 
     layer: int
@@ -81,14 +111,14 @@ class ScaleRow(_Model):
     """bfloat16 scale of least squared error on the trace; one for all heads of a per-tensor artifact."""
 
 
-class ScalesReport(_Model):
+class ScalesReport(_Part):
     """What `kvtrace scales --format json` prints."""
 
     schema_version: str = SCALES_REPORT_VERSION
     artifact: ArtifactSummary
     engine: EngineSummary
-    trace: TraceSummary | None
-    findings: tuple[Finding, ...]
+    trace: ObservedTrace | None
+    findings: tuple[AuditedFinding, ...]
     scales: tuple[ScaleRow, ...]
 
     @property

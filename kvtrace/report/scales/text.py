@@ -12,8 +12,7 @@ from kvtrace.trace.cache_dtypes import quantized_names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.findings.artifact.finding import Finding
-    from kvtrace.findings.artifact.report_model import ScaleRow, ScalesReport
+    from kvtrace.report.scales.model import AuditedFinding, ScaleRow, ScalesReport
 
 _COLUMNS: Final = (
     ("shipped", "shipped_scale"),
@@ -27,7 +26,7 @@ _WIDTH: Final = 11
 _WRAPPED: Final = TextWrapper(width=80, initial_indent=" " * 8, subsequent_indent=" " * 8)
 
 
-def report_text(report: ScalesReport) -> str:
+def scales_text(report: ScalesReport) -> str:
     """Return the report in at most 80 columns, apart from paths and messages."""
     lines = [*_head(report), "", *_findings(report), "", *_table(report)]
     return "\n".join(lines) + "\n"
@@ -73,7 +72,7 @@ def _findings(report: ScalesReport) -> Iterator[str]:
         yield from _WRAPPED.wrap(f"→ {finding.action}")
 
 
-def _layers(finding: Finding) -> str:
+def _layers(finding: AuditedFinding) -> str:
     return f" ({layer_ranges(finding.layers)})" if finding.layers else ""
 
 

@@ -1,4 +1,4 @@
-"""The README's commands, run: what it shows is what they print."""
+"""The commands of README and docs, run: what a page shows is what they print."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ class Shown:
     lines: tuple[str, ...]
 
 
-def shown_commands() -> Iterator[Shown]:
-    text = (ROOT / "README.md").read_text()
+def shown_commands(page: str) -> Iterator[Shown]:
+    text = (ROOT / page).read_text()
     for block in re.findall(r"^```\n\$ (.*?)^```$", text, re.MULTILINE | re.DOTALL):
         command, _, output = block.replace("\\\n", "").partition("\n")
         yield Shown(" ".join(command.split()), tuple(output.splitlines()))
 
 
-FIRST, *LATER = shown_commands()
+FIRST, *QUESTIONS = shown_commands("docs/questions.md")
+README_FIRST, *README_LATER = shown_commands("README.md")
+LATER = list(dict.fromkeys([*QUESTIONS, *README_LATER]))
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +80,13 @@ def assert_shown(excerpt: tuple[str, ...], lines: list[str]) -> None:
     assert skipping or next(rest, None) is None, "the output goes on; the README does not say so"
 
 
+def test_the_readme_starts_from_the_same_run() -> None:
+    assert README_FIRST == FIRST
+    assert len(README_LATER) == 2
+
+
 @pytest.mark.parametrize("shown", LATER, ids=lambda shown: shown.command[:60])
-def test_a_command_prints_what_the_readme_shows(
+def test_a_command_prints_what_the_page_shows(
     shown: Shown, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -87,21 +94,20 @@ def test_a_command_prints_what_the_readme_shows(
     assert_shown(shown.lines, printed(shown.command))
 
 
-def test_the_notebook_example_gives_what_the_readme_shows(
+def test_the_notebook_example_gives_what_the_guide_shows(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs/guide.md").read_text()
     (example,) = re.findall(r"^```pycon\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    test = doctest.DocTestParser().get_doctest(example, {}, "README", "README.md", 0)
+    test = doctest.DocTestParser().get_doctest(example, {}, "guide", "docs/guide.md", 0)
     assert len(test.examples) >= 5
     assert doctest.DocTestRunner().run(test).failed == 0
 
 
 def test_every_question_from_a_to_f_has_a_command() -> None:
-    text = (ROOT / "README.md").read_text()
-    section = text.partition("## Questions, and the command that answers each")[2].partition("\n## ")[0]
-    answers = re.split(r"^\*\*([A-Z])\. .*?\*\*", section, flags=re.MULTILINE)[1:]
+    text = (ROOT / "docs/questions.md").read_text()
+    answers = re.split(r"^\*\*([A-Z])\. .*?\*\*", text, flags=re.MULTILINE)[1:]
     assert answers[::2] == list("ABCDEF")
     assert all("\n$ kvtrace " in answer for answer in answers[1::2])
 

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
-from kvtrace.calibration.manifest import parse_manifest
-from kvtrace.calibration.mse_search import E4M3_MAX
-from kvtrace.errors import ArtifactError
-from kvtrace.findings.artifact import audit
-from kvtrace.findings.artifact.context import AuditContext
+from kvtrace.findings.artifact.audit import audit, audit_context, unit_of
 from kvtrace.findings.artifact.observed import Observed, observe
-from kvtrace.findings.artifact.report_model import (
+from kvtrace.findings.artifact.weights import compare_weights
+from kvtrace.numerics.formats import E4M3FN
+from kvtrace.report.scales.model import (
     ArtifactSummary,
+    AuditedFinding,
     EngineSummary,
+    ObservedTrace,
     ScaleRow,
     ScalesReport,
-    TraceSummary,
 )
-from kvtrace.findings.artifact.weights import compare_weights
-from kvtrace.scales.resolve import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvtrace.findings.artifact.weights import WeightsComparison
-    from kvtrace.scales.artifact import Granularity, ScaleArtifact
+    from kvtrace.findings.artifact.context import AuditContext
+    from kvtrace.scales.artifact import ScaleArtifact
     from kvtrace.trace.reader import Trace
-
-_MAX_GROUPS: Final = 16_384
-"""Layers × KV heads; the largest models have some 10,000. A hostile config.json must not take the memory."""
 
 
 def scales_report(
@@ -44,14 +38,14 @@ def scales_report(
 ) -> ScalesReport:
     """Return the report on one artifact; without a trace, what can be known without one.
 
-    engine: numerics (`vllm-cuda`, …), which also name the loader; None: the format's own engine, `vllm-cuda`
+    engine: numerics (`vllm-cuda`, …), which also name the loader; None: the format's own loader, `vllm-cuda`
     numerics.
-    backend, tp: of the loading engine; None with a trace whose cache was static FP8: the traced engine's.
+    backend, tp: of the loader; None with a trace whose cache was static FP8: the traced engine's.
     calibrated_at_length: for artifacts whose manifest does not say it.
     observed: the trace counted before, by `observe(trace, unit_of(artifact))`: for several artifacts on one
     trace.
     Raises ArtifactError: `against` holds no weights, or the artifact claims an impossible model.
-    InvalidCandidateError: no such engine, heads do not split.
+    InvalidCandidateError: no such loader, heads do not split.
     IntegrityError: the trace is damaged.
     """
     if observed is None and trace is not None:
@@ -70,7 +64,7 @@ def scales_report(
     return ScalesReport(
         artifact=ArtifactSummary(
             path=str(artifact.path),
-            format=artifact.format,
+            format=artifact.format.name,
             granularity=artifact.granularity,
             sha256=artifact.sha256,
             num_layers_with_scales=len(artifact.layers),
@@ -79,81 +73,16 @@ def scales_report(
             envelope=manifest.dataset.calibration.model_dump(mode="json") if manifest else None,
         ),
         engine=EngineSummary(
-            engine=resolved.setup.engine,
+            engine=resolved.setup.loader.name,
             backend=resolved.setup.backend,
             tp=resolved.setup.tp,
             granularity=resolved.granularity,
             notes=tuple(note.text for note in resolved.notes),
         ),
         trace=_trace_summary(observed) if observed else None,
-        findings=tuple(audit(context)),
+        findings=tuple(map(AuditedFinding.of, audit(context))),
         scales=tuple(_rows(context)),
     )
-
-
-def audit_context(
-    artifact: ScaleArtifact,
-    trace: Trace | None = None,
-    *,
-    engine: str | None = None,
-    backend: str | None = None,
-    tp: int | None = None,
-    weights: WeightsComparison | None = None,
-    calibrated_at_length: int | None = None,
-    observed: Observed | None = None,
-) -> AuditContext:
-    """Return what the rules look at; arguments and errors as in `scales_report`, but nothing is counted here.
-
-    weights: what `compare_weights` found. observed: None with a trace: rules that need the trace's values say
-    nothing.
-    """
-    manifest = parse_manifest(artifact.manifest)
-    length = manifest.dataset.calibration.max_position + 1 if manifest else calibrated_at_length
-    num_layers, num_kv_heads = _shape(artifact, trace)
-    if trace is not None and trace.cache_kind == "static_fp8":
-        backend = backend or next(iter(trace.layers.values())).backend
-        tp = tp or trace.record.engine.tensor_parallel_size
-    resolved = resolve(
-        artifact,
-        num_layers=num_layers,
-        kv_heads_per_layer=num_kv_heads,
-        engine=engine,
-        backend=backend,
-        tp=tp,
-    )
-    return AuditContext(
-        artifact=artifact,
-        resolved=resolved,
-        num_layers=num_layers,
-        num_kv_heads=num_kv_heads,
-        observed=observed,
-        manifest=manifest,
-        calibrated_length=length,
-        weights=weights,
-    )
-
-
-def unit_of(artifact: ScaleArtifact) -> Granularity:
-    """Return what one of the artifact's scales serves: heads of one rank have a scale of their own too."""
-    return "attn_head" if (artifact.num_ranks or 1) > 1 else artifact.granularity
-
-
-def _shape(artifact: ScaleArtifact, trace: Trace | None) -> tuple[int, int]:
-    """Return layers and KV heads of the model: the trace's, else the configuration's, else what the scales
-    show.
-    """
-    if trace is not None:
-        return trace.record.model.num_layers, trace.record.model.num_kv_heads
-    per_head = max((len(s.values) for s in artifact.scales if s.tensor in ("k", "v")), default=1)
-    layers = artifact.model.num_layers or max(artifact.layers, default=-1) + 1
-    heads = artifact.model.num_kv_heads or max(per_head, artifact.num_ranks or 1)
-    if layers * heads > _MAX_GROUPS:
-        raise ArtifactError(
-            f"{artifact.path}: says that its model has {layers:,} layers of {heads:,} KV heads; no model "
-            "has that "
-            "many: is its config.json sound?"
-        )
-    return layers, heads
 
 
 def _numerics(engine: str | None) -> str:
@@ -162,9 +91,9 @@ def _numerics(engine: str | None) -> str:
     return engine if engine in ENGINES else DEFAULT_ENGINE
 
 
-def _trace_summary(observed: Observed) -> TraceSummary:
+def _trace_summary(observed: Observed) -> ObservedTrace:
     trace = observed.trace
-    return TraceSummary(
+    return ObservedTrace(
         path=str(trace.path),
         digest=trace.digest,
         num_tokens=len(trace.tokens),
@@ -202,7 +131,7 @@ def _row(context: AuditContext, layer: int, head: int, tensor: Literal["k", "v"]
         engine_scale=in_use.value if in_use else None,
         engine_origin=in_use.origin if in_use else None,
         effective_scale=observed.effective(group) if observed else None,
-        covered_amax=in_use.value * E4M3_MAX if in_use else None,
+        covered_amax=in_use.value * E4M3FN.max_value if in_use else None,
         observed_amax=counted.amax if counted else None,
         optimal_scale=observed.optimal.get(served) if observed else None,
     )

@@ -1,0 +1,112 @@
+"""artifact: the scales of a checkpoint or file, as an engine would load and apply them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from kvtrace.candidates.applied import scale_keys, static_scales
+from kvtrace.candidates.candidate import Candidate
+from kvtrace.candidates.setup import DEFAULT_SETUP
+from kvtrace.errors import InputError, InvalidCandidateError
+from kvtrace.numerics import find_pair
+from kvtrace.numerics.backends import find_backend
+from kvtrace.scales import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Self
+
+    from kvtrace.candidates.applied import AppliedScales
+    from kvtrace.candidates.candidate import Asked
+    from kvtrace.candidates.setup import ServingSetup
+    from kvtrace.findings.artifact.weights import WeightsComparison
+    from kvtrace.scales import ResolvedScales, ScaleArtifact
+    from kvtrace.trace.reader import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactScales(Candidate):
+    """An artifact under one setup."""
+
+    artifact: ScaleArtifact = field()
+    setup: ServingSetup = DEFAULT_SETUP
+    weights: WeightsComparison | None = None
+    """Its checkpoint against another, for the audit; None: not asked."""
+
+    kind: ClassVar[str] = "artifact"
+    is_given: ClassVar[bool] = True
+
+    def scales_for(self, trace: Trace) -> AppliedScales:
+        """Return what the engine makes of the artifact.
+
+        Raises InvalidCandidateError: it belongs to another model or the engine refuses it, too.
+        """
+        self.setup.require_possible()
+        resolved = self._resolved(trace)
+        found = {key: resolved.scale(*key) for key in scale_keys(trace)}
+        return static_scales(
+            self,
+            trace,
+            {key: scale.value for key, scale in found.items()},
+            {key: scale.origin for key, scale in found.items()},
+            granularity=resolved.granularity,
+            note=resolved.note,
+        )
+
+    def _resolved(self, trace: Trace) -> ResolvedScales:
+        artifact, setup, model = self.artifact, self.setup, trace.record.model
+        # The model's head count, corrected where a captured layer has another one.
+        heads = dict.fromkeys(range(model.num_layers), model.num_kv_heads)
+        heads |= {index: max(layer.kv_heads) + 1 for index, layer in trace.layers.items()}
+        _, fmt = find_pair(setup.engine, setup.fp8_format)
+        resolved = resolve(
+            artifact,
+            num_layers=model.num_layers,
+            kv_heads_per_layer=heads,
+            loader=setup.engine,
+            backend=setup.backend,
+            tp=setup.tp,
+            kv_cache_dtype=fmt.vllm_dtype,
+            fnuz=fmt.is_fnuz,
+        )
+        resolved.require_valid()
+        if (
+            resolved.notes_of("collapsed")
+            and setup.backend
+            and find_backend(setup.backend).refuses_per_head_on(setup.engine)
+        ):
+            raise InvalidCandidateError(
+                f"backend {setup.backend} takes no scale per head, and {artifact.name} has them: vLLM "
+                "refuses to start with both on a GPU; give another --backend, or scales per tensor",
+                "per-head-refused",
+            )
+        return resolved
+
+    @classmethod
+    def among(cls, asked: Asked) -> Iterator[Self]:
+        """Yield one per artifact, each compared with `against`.
+
+        Raises ArtifactError: one of the two holds no weights. InputError: there is no artifact to compare, or
+        nothing at `against`.
+        """
+        if asked.against is not None:
+            _require_two(asked, asked.against)
+        for artifact in asked.artifacts:
+            weights = _compared(artifact, asked.against) if asked.against is not None else None
+            yield cls(artifact.name, artifact, asked.setup, weights)
+
+
+def _require_two(asked: Asked, against: Path) -> None:
+    from kvtrace.findings.artifact.weights import require_existing
+
+    require_existing(against)
+    if not asked.artifacts:
+        raise InputError(f"--against {against}: nothing to compare with it; give a checkpoint with --scales")
+
+
+def _compared(artifact: ScaleArtifact, against: Path) -> WeightsComparison:
+    from kvtrace.findings.artifact.weights import compare_weights
+
+    return compare_weights(artifact.path, against)

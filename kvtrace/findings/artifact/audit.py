@@ -1,0 +1,100 @@
+"""The audit: every rule asked of one artifact, held against what is known of its model and traffic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.calibration.manifest import parse_manifest
+from kvtrace.errors import ArtifactError
+from kvtrace.findings.artifact.context import AuditContext
+from kvtrace.findings.artifact.rules import RULES
+from kvtrace.findings.finding import SEVERITIES
+from kvtrace.findings.rule import findings_of
+from kvtrace.scales.resolve import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvtrace.findings.artifact.example import ArtifactRule
+    from kvtrace.findings.artifact.observed import Observed
+    from kvtrace.findings.artifact.weights import WeightsComparison
+    from kvtrace.findings.finding import Finding
+    from kvtrace.scales.artifact import Granularity, ScaleArtifact
+    from kvtrace.trace.reader import Trace
+
+_MAX_GROUPS: Final = 16_384
+"""Layers × KV heads; the largest models have some 10,000. A hostile config.json must not take the memory."""
+
+
+def audit(context: AuditContext, rules: Iterable[ArtifactRule] = RULES) -> list[Finding]:
+    """Return the rules' findings, errors first, in the rules' order."""
+    return sorted(findings_of(rules, context), key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def audit_context(
+    artifact: ScaleArtifact,
+    trace: Trace | None = None,
+    *,
+    engine: str | None = None,
+    backend: str | None = None,
+    tp: int | None = None,
+    weights: WeightsComparison | None = None,
+    calibrated_at_length: int | None = None,
+    observed: Observed | None = None,
+) -> AuditContext:
+    """Return what the rules look at; nothing is counted here.
+
+    trace: gives the model's shape, and the setup where its cache was FP8 and `backend` or `tp` is None.
+    engine: names the loader; None: the format's own. weights: what `compare_weights` found.
+    calibrated_at_length: for artifacts whose manifest does not say it.
+    observed: the trace counted; None with a trace: rules that need its values say nothing.
+    Raises ArtifactError: it claims an impossible model. InvalidCandidateError: no such engine, heads do not
+    split.
+    """
+    manifest = parse_manifest(artifact.manifest)
+    length = manifest.dataset.calibration.max_position + 1 if manifest else calibrated_at_length
+    num_layers, num_kv_heads = _shape(artifact, trace)
+    if trace is not None and trace.cache_kind == "static_fp8":
+        backend = backend or next(iter(trace.layers.values())).backend
+        tp = tp or trace.record.engine.tensor_parallel_size
+    resolved = resolve(
+        artifact,
+        num_layers=num_layers,
+        kv_heads_per_layer=num_kv_heads,
+        loader=engine,
+        backend=backend,
+        tp=tp,
+    )
+    return AuditContext(
+        artifact=artifact,
+        resolved=resolved,
+        num_layers=num_layers,
+        num_kv_heads=num_kv_heads,
+        observed=observed,
+        manifest=manifest,
+        calibrated_length=length,
+        weights=weights,
+    )
+
+
+def unit_of(artifact: ScaleArtifact) -> Granularity:
+    """Return what one of the artifact's scales serves: heads of one rank have a scale of their own too."""
+    return "attn_head" if (artifact.num_ranks or 1) > 1 else artifact.granularity
+
+
+def _shape(artifact: ScaleArtifact, trace: Trace | None) -> tuple[int, int]:
+    """Return layers and KV heads of the model: the trace's, else the configuration's, else what the scales
+    show.
+    """
+    if trace is not None:
+        return trace.record.model.num_layers, trace.record.model.num_kv_heads
+    per_head = max((len(s.values) for s in artifact.scales if s.tensor in ("k", "v")), default=1)
+    layers = artifact.model.num_layers or max(artifact.layers, default=-1) + 1
+    heads = artifact.model.num_kv_heads or max(per_head, artifact.num_ranks or 1)
+    if layers * heads > _MAX_GROUPS:
+        raise ArtifactError(
+            f"{artifact.path}: says that its model has {layers:,} layers of {heads:,} KV heads; no model "
+            "has that "
+            "many: is its config.json sound?"
+        )
+    return layers, heads
