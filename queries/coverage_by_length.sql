@@ -28,11 +28,7 @@
 --   num_requests             requests with a captured row; 0: none
 --   num_incomplete_requests  of them, those not captured in full
 --   num_tokens               captured rows; 0: none
-WITH classes AS (
-  SELECT length, edges, unnest(range(len(edges) + 1)) AS class_number
-  FROM length_edges
-),
-numbered AS (
+WITH numbered AS (
   SELECT workload, length, class_number, request, incomplete,
     captured.num_tokens
   FROM chosen_requests
@@ -50,7 +46,10 @@ SELECT workload, length, (class_number + 1)::INTEGER AS class,
   count(num_tokens) FILTER (incomplete) AS num_incomplete_requests,
   coalesce(sum(num_tokens), 0)::BIGINT AS num_tokens
 FROM (SELECT DISTINCT workload FROM chosen_requests)
-  CROSS JOIN classes
+  CROSS JOIN (
+    SELECT length, edges, unnest(range(len(edges) + 1)) AS class_number
+    FROM length_edges
+  )
   LEFT JOIN numbered USING (workload, length, class_number)
 GROUP BY workload, length, class_number
 ORDER BY workload, length DESC, class;

@@ -107,7 +107,7 @@ value_sums AS (
     sum(weight * COLUMNS('^num_(.*)')) AS "w_\1",
     sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1",
     max(max_abs) AS max_abs
-  FROM chosen_cells
+  FROM chosen_cells JOIN sampling USING (source, sampling_id)
   GROUP BY GROUPING SETS (
     (candidate, tensor, layer, kv_head),
     (candidate, tensor, layer, kv_head, workload),

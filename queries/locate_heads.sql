@@ -28,23 +28,21 @@
 --   workload_out_of_range_frac  share of the head's values there, 0 to 1
 --   workload_clipped_frac       share of the head's values there, 0 to 1
 --   workload_num_tokens         rows there
-WITH strata AS (
-  SELECT * REPLACE (unnest([
-      {'octave': position_octave, 'workload': NULL},
-      {'octave': NULL, 'workload': workload}
-    ]) AS stratum)
-  FROM chosen_cells
-),
-places AS (
+WITH places AS (
   SELECT candidate, tensor, layer, kv_head, {
-      'too_few': num_rows < coalesce(getvariable('min_tokens')::BIGINT, 8),
-      'clipped': -clipped_frac,
-      'out_of_range': -out_of_range_frac,
-      'octave': stratum.octave, 'workload': stratum.workload,
-      'num_tokens': num_rows
+      'too_few': sum(num_rows) < coalesce(getvariable('min_tokens')::BIGINT, 8),
+      'clipped': -sum(weight * num_clipped) / sum(weight * num_values),
+      'out_of_range': -sum(weight * num_out_of_range)
+        / sum(weight * num_values),
+      'octave': position_octave, 'workload': workload,
+      'num_tokens': sum(num_rows)::BIGINT
     } AS place
-  FROM value_sums(strata)
-  WHERE num_out_of_range > 0
+  FROM chosen_cells JOIN sampling USING (source, sampling_id)
+  GROUP BY GROUPING SETS (
+    (candidate, tensor, layer, kv_head, position_octave),
+    (candidate, tensor, layer, kv_head, workload)
+  )
+  HAVING sum(num_out_of_range) > 0
 ),
 worst AS (
   SELECT candidate, tensor, layer, kv_head,

@@ -117,11 +117,10 @@ FROM (
 )
 WINDOW same AS (PARTITION BY length, class_number);
 
--- The cells of the traffic chosen, under every candidate, with their weight.
+-- The cells of the traffic chosen, under every candidate.
 --   num_rows  captured rows, which the view cells calls num_vectors
 CREATE OR REPLACE VIEW traffic_cells AS
-SELECT cells.* RENAME (num_vectors AS num_rows), weight, 0 AS stratum
-FROM cells JOIN sampling USING (source, sampling_id)
+SELECT * RENAME (num_vectors AS num_rows), 0 AS stratum FROM cells
 WHERE is_head(tensor, layer, kv_head) AND is_traffic(source, workload, phase);
 
 -- The same under the candidates chosen.
@@ -136,8 +135,7 @@ FROM chosen_cells AS cells
 
 -- Sums by group of requests; no rows where the run has none.
 CREATE OR REPLACE VIEW traffic_groups AS
-SELECT groups.*, weight, 0 AS stratum
-FROM groups JOIN sampling USING (source, sampling_id)
+SELECT *, 0 AS stratum FROM groups
 WHERE is_head(tensor, layer, kv_head) AND is_traffic(source, workload, phase);
 CREATE OR REPLACE VIEW chosen_groups AS
 SELECT * FROM traffic_groups WHERE is_candidate(candidate);
@@ -234,10 +232,11 @@ WHERE absmax_code > max_code  -- few are, so that few meet every candidate
 -- (candidate, tensor, layer, kv_head, stratum).
 --   strata            like chosen_cells: of its num_x columns num_x is the sum
 --                     and w_x the weighted one, of its sum_x columns w_x is
---   w_sq_other_error  squared error of values that are not clipped
+--   w_sq_other_error  squared error of values that are not clipped; at least
+--                     0, though the sums' digits may lie below
 --   *_frac            shares, 0 to 1
 CREATE OR REPLACE MACRO value_sums(strata) AS TABLE
-SELECT *,
+SELECT * REPLACE (greatest(w_sq_other_error, 0) AS w_sq_other_error),
   share(COLUMNS('^w_(out_of_range|clipped|flushed)$'), w_values) AS "\1_frac",
   share(w_sq_clip_error, w_sq_error) AS clip_error_frac,
   sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db
@@ -246,12 +245,19 @@ FROM (
     sum(COLUMNS('^num_'))::BIGINT AS "\0",
     sum(weight * COLUMNS('^num_(.*)')) AS "w_\1",
     sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1",
-    -- Summed in different orders: what is left may lie just below 0.
-    greatest(sum(weight * (sum_sq_error - sum_sq_clip_error)), 0)
-      AS w_sq_other_error,
     max(max_abs) AS max_abs
-  FROM query_table(strata)
-  GROUP BY ALL
+  FROM (
+      -- Weighted once a sampling rule and not once a cell, of which there are
+      -- millions.
+      SELECT source, sampling_id, candidate, tensor, layer, kv_head, stratum,
+        sum(COLUMNS('^(num|sum)_')) AS "\0",
+        sum(sum_sq_error - sum_sq_clip_error) AS sum_sq_other_error,
+        max(max_abs) AS max_abs
+      FROM query_table(strata)
+      GROUP BY ALL
+    )
+    JOIN sampling USING (source, sampling_id)
+  GROUP BY candidate, tensor, layer, kv_head, stratum
 );
 
 -- The same over all heads. One row per (candidate, tensor, stratum).
@@ -311,8 +317,9 @@ FROM (
         greatest(absmax_code, max_code) AS code,
         count(*) AS n, sum(weight) AS w
       FROM chosen_vectors
+        -- LEFT: an inner join is planned as heads times tokens, then vectors.
+        LEFT JOIN in_range_codes USING (source, layer, kv_head, tensor)
         JOIN query_table(strata) USING (source, "row")
-        JOIN in_range_codes USING (source, layer, kv_head, tensor)
       WHERE absmax_code IS NOT NULL
       GROUP BY ALL
     ) USING (source, layer, kv_head, tensor)
@@ -430,7 +437,7 @@ CREATE OR REPLACE MACRO group_sums(strata) AS TABLE
 SELECT candidate, tensor, stratum, request_group,
   sum(weight * COLUMNS('^num_(.*)')) AS "w_\1",
   sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1"
-FROM query_table(strata)
+FROM query_table(strata) JOIN sampling USING (source, sampling_id)
 GROUP BY ALL;
 
 -- The intervals of ratios of values. One row per (candidate, tensor, stratum).

@@ -50,54 +50,40 @@
 WITH shown AS MATERIALIZED (
   SELECT * EXCLUDE (stratum),
     row_number() OVER (
-      PARTITION BY candidate, tensor
-      ORDER BY out_of_range_frac DESC NULLS LAST,
+      same ORDER BY out_of_range_frac DESC NULLS LAST,
         clipped_frac DESC NULLS LAST, layer, kv_head
     ) AS rank,
     row_number() OVER (
-      PARTITION BY candidate, tensor
-      ORDER BY vectors_out_of_range_frac DESC NULLS LAST,
+      same ORDER BY vectors_out_of_range_frac DESC NULLS LAST,
         vectors_clipped_frac DESC NULLS LAST, layer, kv_head
     ) AS vector_rank
   FROM value_sums(chosen_cells)
     JOIN quantizing USING (candidate)
     LEFT JOIN vector_sums(chosen_tokens)
       USING (candidate, tensor, layer, kv_head)
+  WINDOW same AS (PARTITION BY candidate, tensor)
   QUALIFY least(rank, vector_rank)
     <= coalesce(getvariable('top')::INTEGER, 10)
 ),
 in_doubt AS (
-  SELECT candidate, tensor, layer, kv_head
-  FROM shown
+  SELECT *
+  FROM chosen_scales SEMI JOIN shown USING (candidate, tensor, layer, kv_head)
   WHERE coalesce(
     getvariable('intervals')::BOOLEAN, getvariable('candidate') IS NOT NULL
   )
 ),
--- Vectors of every request, and those that are clipped, for the interval.
-trials AS (
-  SELECT source, tensor, layer, kv_head, request, sum(weight) AS n
-  FROM chosen_vectors
-    SEMI JOIN in_doubt USING (tensor, layer, kv_head)
-    JOIN chosen_tokens USING (source, "row")
-  WHERE absmax_code IS NOT NULL
-  GROUP BY ALL
-),
-events AS (
-  SELECT candidate, source, tensor, layer, kv_head, request, sum(weight) AS x
-  FROM vectors_out_of_range
-    SEMI JOIN in_doubt USING (tensor, layer, kv_head)
-    JOIN chosen_tokens USING (source, "row")
-  WHERE is_clipped
-  GROUP BY ALL
-),
 intervals AS (
-  SELECT candidate, tensor, layer, kv_head,
-    request_sums(coalesce(x, 0), n) AS clipped
-  FROM in_doubt
-    JOIN trials USING (tensor, layer, kv_head)
-    JOIN candidate_sources USING (source, candidate)
-    LEFT JOIN events
-      USING (candidate, source, tensor, layer, kv_head, request)
+  SELECT candidate, tensor, layer, kv_head, request_sums(x, n) AS clipped
+  FROM (
+    SELECT candidate, tensor, layer, kv_head, source, request,
+      sum(weight) AS n,
+      sum(if(absmax_code > max_unclipped_code, weight, 0)) AS x
+    FROM chosen_vectors
+      JOIN in_doubt USING (source, layer, kv_head, tensor)
+      JOIN chosen_tokens USING (source, "row")
+    WHERE absmax_code IS NOT NULL
+    GROUP BY ALL
+  )
   GROUP BY candidate, tensor, layer, kv_head
 )
 SELECT candidate, tensor, rank, vector_rank, layer, kv_head,

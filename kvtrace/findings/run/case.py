@@ -56,7 +56,7 @@ SELECT candidate, tensor, layer, kv_head, workload, phase, position_octave,
   avg(clip_error) OVER (
     PARTITION BY candidate, tensor, workload, phase, position_octave
   ) AS mean_clip_error
-FROM chosen_cells
+FROM chosen_cells JOIN sampling USING (source, sampling_id)
 GROUP BY GROUPING SETS (
   (candidate, tensor, layer, kv_head),
   (candidate, tensor, layer, kv_head, workload),
