@@ -24,7 +24,6 @@ from kvtrace.commands.candidate_options import (
     chosen_setup,
     policy_stamp,
 )
-from kvtrace.commands.numba_start import start_without_linear_algebra
 from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
 from kvtrace.errors import InputError
 
@@ -74,7 +73,6 @@ def replay(
     from kvtrace.extras import require_extra
 
     require_extra("analysis", "replay", "torch", "pyarrow", "safetensors")
-    start_without_linear_algebra()
     from kvtrace.capture.options import parse_bytes
     from kvtrace.commands.progress import show_progress
     from kvtrace.evaluation import compared_with, standard_candidates

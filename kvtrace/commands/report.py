@@ -25,7 +25,6 @@ from kvtrace.commands.candidate_options import (
     chosen_setup,
     policy_stamp,
 )
-from kvtrace.commands.numba_start import start_without_linear_algebra
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
 from kvtrace.errors import InputError, NotATraceError, OutputExistsError
 
@@ -215,7 +214,6 @@ def _replayed(
     policy: PolicyStamp | None,
     intervals: bool | None,
 ) -> Path:
-    start_without_linear_algebra()
     from kvtrace.commands.progress import show_progress
     from kvtrace.evaluation import compared_with, replay, standard_candidates
     from kvtrace.profile.ready import has_tensors
