@@ -18,7 +18,7 @@ from kvtrace.profile.build import count_tensors
 from kvtrace.profile.ready import can_be_profiled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -148,14 +148,6 @@ def merged(parts: Iterable[Magnitudes]) -> Magnitudes:
         np.concatenate([p.values for p in chosen]), np.concatenate([p.counts for p in chosen])
     )
     return Magnitudes(values, counts, sum(p.num_nonfinite for p in chosen))
-
-
-def by_layer(groups: Mapping[Group, Magnitudes]) -> dict[tuple[int, str], Magnitudes]:
-    """Return the counts per (layer, tensor), heads merged."""
-    heads: dict[tuple[int, str], list[Magnitudes]] = {}
-    for (layer, _, tensor), magnitudes in groups.items():
-        heads.setdefault((layer, tensor), []).append(magnitudes)
-    return {key: merged(parts) for key, parts in sorted(heads.items())}
 
 
 class _Counter:

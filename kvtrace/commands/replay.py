@@ -26,7 +26,6 @@ from kvtrace.commands.candidate_options import (
     request_for,
 )
 from kvtrace.commands.notes import notes_on_stderr
-from kvtrace.commands.numba_start import start_without_linear_algebra
 from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
 from kvtrace.errors import InputError
 
@@ -73,7 +72,6 @@ def replay(
     from kvtrace.extras import require_extra
 
     require_extra("analysis", "replay", "torch", "pyarrow", "safetensors")
-    start_without_linear_algebra()
     from kvtrace.capture.options import parse_bytes
     from kvtrace.commands.progress import show_progress
     from kvtrace.evaluation import replay as replay_request

@@ -27,7 +27,6 @@ from kvtrace.commands.candidate_options import (
     request_for,
 )
 from kvtrace.commands.notes import notes_on_stderr
-from kvtrace.commands.numba_start import start_without_linear_algebra
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
 from kvtrace.errors import InputError, NotATraceError, OutputExistsError
 
@@ -119,8 +118,7 @@ def report(
             run = inputs[0]
         else:
             require_extra("analysis", "report", "torch", "safetensors")
-            start_without_linear_algebra()
-            with notes_on_stderr(logging.WARNING):
+                    with notes_on_stderr(logging.WARNING):
                 request = request_for(
                     inputs,
                     scales=scales,
