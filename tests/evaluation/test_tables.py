@@ -110,8 +110,8 @@ def test_a_run_says_what_its_layers_are_and_what_rounding_alone_leaves(tmp_path:
     assert (layer["source"], layer["layer"], layer["dtype"]) == ("t", 0, "float16")
     assert (layer["num_kv_heads"], layer["head_dim_k"], layer["head_dim_v"]) == (1, 4, 4)
     assert (layer["backend"], layer["kv_cache_dtype"]) == (captured.backend, captured.kv_cache_dtype)
-    # A step errs by its square over 12 where it is rounded to the nearest, over 3 where it is cut off, and has
-    # twice the width with a mantissa bit less: 6 dB each.
+    # A step errs by its square over 12 where it is rounded to the nearest, over 3 where it is cut off, and
+    # has twice the width with a mantissa bit less: 6 dB each.
     floors = [row["rounding_floor_db"] for row in rows_of(run, "candidates")]
     near = 10 * np.log10(3 / (2 * np.log(2)) * 64 * 12)
     six = 10 * np.log10(4)
