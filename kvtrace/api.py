@@ -109,7 +109,7 @@ class NotebookRun:
         return self._run.record
 
     def sql(self, sql: str, **parameters: object) -> pl.DataFrame:
-        """Return the rows of one SELECT over the views of `queries/views.sql`.
+        """Return the rows of one SELECT over the views and measures of `queries/`.
 
         parameters: values of `getvariable('name')` in the SQL.
         Raises QueryError: it is not one SELECT, reaches beyond the run, or is wrong.

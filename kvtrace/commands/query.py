@@ -48,7 +48,7 @@ def query(
 
     Your SELECT sees the run's tables as views: cells, groups, magnitudes, vectors, tokens, rows, requests,
     scales, candidates, findings, sweep and sampling; --sql 'DESCRIBE cells' shows the columns of one. Its
-    macros give 95 % intervals, which count requests: see queries/views.sql.
+    macros give sums, and 95 % intervals that count requests: queries/measures.sql and intervals.sql.
     """
     from kvtrace.extras import require_extra
 

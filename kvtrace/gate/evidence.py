@@ -56,7 +56,7 @@ class Measurements:
 def measurements(
     connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
 ) -> Measurements:
-    """Return what evidence is made of; connection: with the views of queries/views.sql."""
+    """Return what evidence is made of; connection: with the views and measures of queries/."""
     return Measurements(
         request_counts(connection, candidate),
         group_sums(connection, candidate),

@@ -169,9 +169,10 @@ def measure(
 ) -> list[Measured]:
     """Return coverage and sums of each segment under `candidate`, in order.
 
-    connection: to the run, with the views of queries/views.sql. Heads that the candidate leaves unquantized
-    are left out: nothing of theirs can leave a range. So are traces in which it does not exist, such as
-    `effective` in a trace of an unquantized cache. Sums are weighted by what the rows were sampled from.
+    connection: to the run, with the views and measures of queries/. Heads that the candidate leaves
+    unquantized are left out: nothing of theirs can leave a range. So are traces in which it does not exist,
+    such as `effective` in a trace of an unquantized cache. Sums are weighted by what the rows were sampled
+    from.
     """
     select_rows(connection, candidate, segments)
     extents = {row[0]: _extent(row[1:]) for row in connection.execute(_COVERAGE).fetchall()}

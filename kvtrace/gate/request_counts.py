@@ -57,7 +57,7 @@ class RequestCounts:
 
 
 def request_counts(connection: duckdb.DuckDBPyConnection, candidate: str) -> RequestCounts:
-    """Return the counts of one valid candidate; connection: with the views of queries/views.sql."""
+    """Return the counts of one valid candidate; connection: with the views and measures of queries/."""
     columns: dict[str, Any] = connection.execute(_COUNTS, {"candidate": candidate}).fetchnumpy()
     heads, head_index = _numbered(columns["layer"], columns["kv_head"], columns["tensor"])
     requests, request_index = _numbered(columns["source"], columns["request"])

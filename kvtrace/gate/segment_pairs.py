@@ -43,7 +43,7 @@ ORDER BY segment, tensor, source, request
 def segment_counts(
     connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
 ) -> Counts:
-    """Return the counts of one valid candidate; connection: with the views of queries/views.sql."""
+    """Return the counts of one valid candidate; connection: with the views and measures of queries/."""
     select_rows(connection, candidate, segments)
     found: dict[tuple[int, str], dict[RequestKey, tuple[float, float]]] = defaultdict(dict)
     for segment, tensor, source, request, n, x in connection.execute(

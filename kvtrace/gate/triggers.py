@@ -54,7 +54,7 @@ def fired_triggers(
 ) -> tuple[str, ...]:
     """Return why the scales should be calibrated or approved anew, a phrase each.
 
-    connection: to the run, with the views of queries/views.sql.
+    connection: to the run, with the views and measures of queries/.
     """
     changed = [
         f"{what} is {plain(found, 80)} in {plain(source.name)}, approved was {plain(wanted, 80)}"

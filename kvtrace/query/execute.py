@@ -9,7 +9,7 @@ import duckdb
 
 from kvtrace.errors import QueryError
 from kvtrace.query.guard import refuse_unless_select
-from kvtrace.query.library import layers_sql, variables_asked
+from kvtrace.query.library import definitions_sql, variables_asked
 from kvtrace.query.parameters import check_values
 from kvtrace.runs.open import connect
 
@@ -44,7 +44,7 @@ def connect_with_views(run: Run, *, large_on_all_cores: bool = False) -> duckdb.
     large_on_all_cores: see `kvtrace.runs.open.connect`.
     """
     connection = connect(run, large_on_all_cores=large_on_all_cores)
-    connection.execute(layers_sql())
+    connection.execute(definitions_sql())
     return connection
 
 

@@ -20,7 +20,7 @@ from typing import Final
 from kvtrace.errors import QueryError
 from kvtrace.query.parameters import Parameter, parameter_kind
 
-LAYERS: Final = ("views", "intervals", "measures")
+DEFINITIONS: Final = ("views", "intervals", "measures")
 """Files that make what every query asks, in this order; they are no queries."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLDERS: Final = (_PACKAGE / "queries", _PACKAGE.parent / "queries")
@@ -68,25 +68,25 @@ def find_query(name: str) -> Query:
 def all_queries() -> tuple[Query, ...]:
     """Return every query, by name."""
     files = sorted(queries_folder().glob("*.sql"))
-    return tuple(read_query(file) for file in files if file.stem not in LAYERS)
+    return tuple(read_query(file) for file in files if file.stem not in DEFINITIONS)
 
 
 @cache
-def layers_sql() -> str:
+def definitions_sql() -> str:
     """Return the SQL that makes the views, macros and measures every query asks."""
-    return "".join((queries_folder() / f"{name}.sql").read_text(encoding="utf-8") for name in LAYERS)
+    return "".join((queries_folder() / f"{name}.sql").read_text(encoding="utf-8") for name in DEFINITIONS)
 
 
 @cache
 def table_measures() -> frozenset[str]:
     """Return the names of the measures that give a table, such as value_sums."""
-    return frozenset(_TABLE_MACRO.findall(layers_sql()))
+    return frozenset(_TABLE_MACRO.findall(definitions_sql()))
 
 
 def queries_folder() -> Path:
     """Return the folder of the SQL files: the package's own, else the checkout's."""
     for folder in _FOLDERS:
-        if (folder / f"{LAYERS[0]}.sql").is_file():
+        if (folder / f"{DEFINITIONS[0]}.sql").is_file():
             return folder
     raise QueryError(f"{_FOLDERS[0]}: no queries there; this install of kvtrace is incomplete")
 
@@ -132,18 +132,18 @@ def variables_asked(sql: str) -> set[str]:
     found, asked = variables(sql), [sql]
     seen: set[str] = set()
     while asked:
-        words = set(_WORD.findall(_COMMENT.sub("", asked.pop()))) & _definitions().keys() - seen
+        words = set(_WORD.findall(_COMMENT.sub("", asked.pop()))) & _defined().keys() - seen
         seen |= words
         for word in words:
-            found |= variables(_definitions()[word])
-            asked.append(_definitions()[word])
+            found |= variables(_defined()[word])
+            asked.append(_defined()[word])
     return found
 
 
 @cache
-def _definitions() -> dict[str, str]:
+def _defined() -> dict[str, str]:
     """Return name → SQL of every view and macro."""
-    return {match["name"]: match["body"] for match in _DEFINITION.finditer(layers_sql())}
+    return {match["name"]: match["body"] for match in _DEFINITION.finditer(definitions_sql())}
 
 
 def _parameter(where: str, said: str) -> Parameter:

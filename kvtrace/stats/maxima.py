@@ -5,7 +5,7 @@ what a random subset of n requests would have shown, an idea from ecology (Hurlb
 species diversity", Ecology 52), here with the exact law of the maximum of a subset.
 
 What a run says of maxima is SQL: `queries/amax_by_class.sql`, by the macro `log_choose` of
-`queries/views.sql`. This is the oracle of that SQL, in tests alone.
+`queries/measures.sql`. This is the oracle of that SQL, in tests alone.
 """
 
 from __future__ import annotations

@@ -94,3 +94,25 @@ def test_a_scale_covers_its_formats_maximum_times_itself(
         (row["layer"], row["kv_head"], row["tensor"]): row["covered_amax"] for row in rows_of(run, "scales")
     }
     assert covered == {key: np.float32(scale) * np.float32(largest) for key, scale in GIVEN.items()}
+
+
+def test_a_run_says_what_its_layers_are_and_what_rounding_alone_leaves(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, np.ones((2, 1, 4)), [0, 1], dtype="float16")
+    candidates = [
+        Bf16(),
+        GivenScales("near", GIVEN, ServingSetup("vllm-cuda")),
+        GivenScales("down", GIVEN, ServingSetup("vllm-cpu")),
+        GivenScales("coarse", GIVEN, ServingSetup("vllm-cuda", format="e5m2")),
+    ]
+    run = replay(ReplayRequest([trace], candidates), tmp_path / "run")
+    (layer,) = rows_of(run, "layers")
+    captured = trace.layers[0]
+    assert (layer["source"], layer["layer"], layer["dtype"]) == ("t", 0, "float16")
+    assert (layer["num_kv_heads"], layer["head_dim_k"], layer["head_dim_v"]) == (1, 4, 4)
+    assert (layer["backend"], layer["kv_cache_dtype"]) == (captured.backend, captured.kv_cache_dtype)
+    # A step errs by its square over 12 where it is rounded to the nearest, over 3 where it is cut off, and
+    # has twice the width with a mantissa bit less: 6 dB each.
+    floors = [row["rounding_floor_db"] for row in rows_of(run, "candidates")]
+    near = 10 * np.log10(3 / (2 * np.log(2)) * 64 * 12)
+    six = 10 * np.log10(4)
+    assert floors == [None, *(pytest.approx(near - loss) for loss in (0, six, six))]

@@ -33,7 +33,7 @@ Stratum = tuple[Any, ...]
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
-    """A connection that has the macros of views.sql."""
+    """A connection that has the macros of intervals.sql."""
     run = fabricate_run(tmp_path_factory.mktemp("macros") / "small.run", read_tables(SMALL))
     return connect_with_views(open_run(run))
 

@@ -14,7 +14,7 @@ import pytest
 from support.fabricate_run import fabricate_run, read_tables
 
 from kvtrace.query import Query, all_queries, connect_with_views, find_query, run_query
-from kvtrace.query.library import LAYERS, queries_folder, variables, variables_asked
+from kvtrace.query.library import DEFINITIONS, queries_folder, variables, variables_asked
 from kvtrace.runs.open import open_run
 
 CASES = Path(__file__).parents[1] / "queries"
@@ -98,7 +98,7 @@ def test_the_by_hand_line_of_a_query_runs_and_gives_the_same_rows(
 def test_sql_files_stay_under_80_columns_and_order_their_rows(file: Path) -> None:
     sql = file.read_text()
     assert max(map(len, sql.splitlines())) < 80
-    assert file.stem in LAYERS or "\nORDER BY " in sql
+    assert file.stem in DEFINITIONS or "\nORDER BY " in sql
 
 
 def by_hand_line(query: Query) -> str:

@@ -167,6 +167,22 @@ def test_a_run_of_an_earlier_minor_version_opens_without_what_came_later(run: Pa
     assert len(run_query(connection, find_query("by_workload")).rows) == 8
 
 
+def test_the_layers_of_an_earlier_runs_findings_are_read_as_a_list(run: Path) -> None:
+    finding = {"source": "day", "candidate": "shipped", "id": "missing-layers", "evidence": '{"num": 2}'}
+    rows = [finding | {"layers": layers} for layers in ("3,17", None)]
+    file = run / "findings.parquet"
+    schema = pq.read_schema(file)
+    schema = schema.set(schema.get_field_index("layers"), pa.field("layers", pa.string()))
+    pq.write_table(pa.Table.from_pylist(rows, schema), file)
+    (run / "layers.parquet").unlink()
+    (run / RUN_FILE).write_text(seal(run_record(schema_version="1.1")))
+    connection = connect_with_views(open_run(run))
+    assert connection.execute("SELECT layers FROM findings").fetchall() == [([3, 17],), (None,)]
+    assert connection.execute("SELECT evidence->>'num' FROM findings LIMIT 1").fetchall() == [("2",)]
+    assert connection.execute("SELECT count(*) FROM layers").fetchall() == [(0,)]
+    assert connection.execute("SELECT count(rounding_floor_db) FROM candidates").fetchall() == [(0,)]
+
+
 @pytest.mark.parametrize("version", ["1", "1.x", "", None, 1.0])
 def test_a_version_that_is_none_is_refused(run: Path, version: object) -> None:
     record = json.loads((run / "run.json").read_text()) | {"schema_version": version}

@@ -81,7 +81,7 @@ def chart_data(run: Run, report: Report) -> ChartData:
     strata = _strata(coverage)
     axes = Axes(
         candidates=candidates,
-        heads=_heads(tables["absmax_bands"]),
+        heads=_heads(tables["head_strata"]),
         workloads=tuple(dict.fromkeys(row["workload"] for row in coverage)),
         strata=strata,
         octaves=tuple(sorted({octave for _, octave in strata})),
@@ -125,8 +125,8 @@ def _strata(coverage: Sequence[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
 
 
 def _heads(table: pa.Table) -> tuple[tuple[int, int], ...]:
-    pairs = zip(table["layer"].to_pylist(), table["kv_head"].to_pylist(), strict=True)
-    return tuple(sorted(set(pairs)))
+    found = table.select(["layer", "kv_head"]).drop_null().group_by(["layer", "kv_head"]).aggregate([])
+    return tuple(sorted(zip(*(column.to_pylist() for column in found), strict=True)))
 
 
 def _bands(table: pa.Table, axes: Axes) -> dict[str, NDArray[np.float64]]:
