@@ -118,7 +118,7 @@ def report(
             run = inputs[0]
         else:
             require_extra("analysis", "report", "torch", "safetensors")
-                    with notes_on_stderr(logging.WARNING):
+            with notes_on_stderr(logging.WARNING):
                 request = request_for(
                     inputs,
                     scales=scales,
