@@ -123,9 +123,9 @@ def test_cells_that_the_trace_can_have_but_has_not_are_made_again(trace: Path) -
     record = profile.record.model_copy(update={"cells": profile.record.cells[::-1]})
     (trace / "profile" / PROFILE_FILE).unlink()
     (trace / "profile" / PROFILE_FILE).write_text(seal(record))
-    with ready_profile(opened, find_cells(opened), "cpu") as (made, were_read):
-        assert were_read
-        assert made.is_over(find_cells(opened))
+    with ready_profile(opened, find_cells(opened), "cpu") as ready:
+        assert ready.were_read
+        assert ready.profile.is_over(find_cells(opened))
 
 
 def test_a_chunk_that_was_cut_before_its_checksum_was_made_is_refused_before_blosc_reads_on() -> None:
