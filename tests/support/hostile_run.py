@@ -34,6 +34,10 @@ def hostile_run(folder: Path) -> Path:
         row["note"] = QUOTES + SCRIPT
         row["calibrated_max_length"] = 2
         row["reason"] = row.get("reason") and IMAGE + REVERSED
+    tables["layers"] = [
+        {"source": SCRIPT, "layer": layer, "dtype": "bfloat16", "backend": IMAGE, "kv_cache_dtype": LONG}
+        for layer in sorted({row["layer"] for row in tables["vectors"]})
+    ]
     _give_magnitudes(tables)
     model = source_record().model.model_copy(update={"name": IMAGE + LONG})
     assert isinstance(model, ModelRecord)

@@ -81,7 +81,7 @@ def chart_data(run: Run, report: Report) -> ChartData:
     strata = _strata(coverage)
     axes = Axes(
         candidates=candidates,
-        heads=_heads(tables["head_strata"]),
+        heads=_heads(*(tables[name] for name in ("head_strata", "clip_against_flush"))),
         workloads=tuple(dict.fromkeys(row["workload"] for row in coverage)),
         strata=strata,
         octaves=tuple(sorted({octave for _, octave in strata})),
@@ -124,9 +124,13 @@ def _strata(coverage: Sequence[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found, key=lambda one: (PHASES.index(one[0]), one[1])))
 
 
-def _heads(table: pa.Table) -> tuple[tuple[int, int], ...]:
-    found = table.select(["layer", "kv_head"]).drop_null().group_by(["layer", "kv_head"]).aggregate([])
-    return tuple(sorted(zip(*(column.to_pylist() for column in found), strict=True)))
+def _heads(*tables: pa.Table) -> tuple[tuple[int, int], ...]:
+    """Return the heads of which any table says something; a sweep has some where no candidate quantizes."""
+    found: set[tuple[int, int]] = set()
+    for table in tables:
+        heads = table.select(["layer", "kv_head"]).drop_null().group_by(["layer", "kv_head"]).aggregate([])
+        found.update(zip(*(column.to_pylist() for column in heads), strict=True))
+    return tuple(sorted(found))
 
 
 def _bands(table: pa.Table, axes: Axes) -> dict[str, NDArray[np.float64]]:
