@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kvtrace.scales.artifact import Granularity
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 SCALES_FILE: Final = "model-kv-scales.safetensors"
 _INDEX_FILE: Final = f"model{INDEX_SUFFIX}"
@@ -186,7 +186,7 @@ def _shape(values: Sequence[float]) -> tuple[int, ...]:
     return (1,) if len(values) == 1 else (len(values), 1, 1)
 
 
-def _weights_without_scales(source: Source) -> dict[str, str]:
+def _weights_without_scales(source: ArtifactSource) -> dict[str, str]:
     """Return tensor → file of the weights; a file of nothing but KV-cache scales is left out."""
     weight_map: dict[str, str] = {}
     for file in sorted({ref.path for ref in source.tensors}):

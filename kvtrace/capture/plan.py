@@ -31,7 +31,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingPlan:
     """One stride, what it stores and what it tells."""
 
     position_stride: int
@@ -56,7 +56,7 @@ class CapturePlan:
     question: Question
     requests_without_event: int | None
     """So many without one event put the upper end of the interval at fraction + margin, at any stride."""
-    samplings: tuple[Sampling, ...]
+    samplings: tuple[SamplingPlan, ...]
 
 
 def plan_capture(
@@ -89,7 +89,7 @@ def plan_capture(
         )
         sampled_per_second = tokens_per_second / tokens_per_request * request_fraction
         samplings.append(
-            Sampling(
+            SamplingPlan(
                 position_stride=stride,
                 bytes_per_day=ceil(
                     SECONDS_PER_DAY * tokens_per_second * request_fraction / stride * row_bytes

@@ -47,7 +47,7 @@ class OfflineRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class OfflineCapture:
     """What came of it."""
 
     num_done: int
@@ -75,7 +75,7 @@ def capture_offline(
     progress: Progress,
     *,
     overwrite: bool,
-) -> Captured:
+) -> OfflineCapture:
     """Capture all prompts into a new trace at `output`.
 
     options.directory is not used: vLLM writes into a hidden folder beside `output`, and a trace that opens is
@@ -98,10 +98,10 @@ def capture_offline(
             raise _failure(told, status, folder, output)
         trace = _readable_trace(folder, output, is_interrupted=is_interrupted)
         if trace is None:
-            return Captured(told.done, is_interrupted, has_trace=False)
+            return OfflineCapture(told.done, is_interrupted, has_trace=False)
         faults = _faults(trace)
         _put_in_place(trace.path, output)
-        return Captured(told.done, is_interrupted, has_trace=True, faults=faults)
+        return OfflineCapture(told.done, is_interrupted, has_trace=True, faults=faults)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
-    from kvtrace.gate.measure import Measured
+    from kvtrace.gate.measure import MeasuredSegment
     from kvtrace.gate.outcome import LimitOutcome
     from kvtrace.gate.policy import Policy, PolicyFile
     from kvtrace.gate.segments import ProtectedSegment
@@ -115,7 +115,7 @@ def _chosen_candidate(
 
 
 def _q_values(
-    segments: Sequence[ProtectedSegment], measured: Sequence[Measured], policy: Policy
+    segments: Sequence[ProtectedSegment], measured: Sequence[MeasuredSegment], policy: Policy
 ) -> list[dict[str, NDArray[np.float64]]]:
     """Return limit → q-value of each head, per segment, adjusted over every test of the check at once."""
     p_values = [
@@ -134,13 +134,13 @@ def _q_values(
     return found
 
 
-def _p_values(limit: str, bound: float, one: Measured, policy: Policy) -> NDArray[np.float64] | None:
+def _p_values(limit: str, bound: float, one: MeasuredSegment, policy: Policy) -> NDArray[np.float64] | None:
     if limit in EVENT_OF_LIMIT:
         return exceedance_p_values(one.vectors.request_sums(EVENT_OF_LIMIT[limit]), bound)
     return value_p_values(limit, bound, one.values, policy)
 
 
-def _breach_rule(measured: Sequence[Measured], policy: Policy) -> str:
+def _breach_rule(measured: Sequence[MeasuredSegment], policy: Policy) -> str:
     by_estimate = any(one.values.is_online and len(one.values) for one in measured)
     return (
         f"{HYPOTHESIS}, or the ratio of values keeps it; {PROCEDURE}, at {policy.false_discovery_rate:g}"
@@ -149,7 +149,10 @@ def _breach_rule(measured: Sequence[Measured], policy: Policy) -> str:
 
 
 def _segment_outcome(
-    segment: ProtectedSegment, measured: Measured, q_values: dict[str, NDArray[np.float64]], policy: Policy
+    segment: ProtectedSegment,
+    measured: MeasuredSegment,
+    q_values: dict[str, NDArray[np.float64]],
+    policy: Policy,
 ) -> SegmentOutcome:
     extent, no_test = measured.extent, np.ones(len(measured.values))
     limits = tuple(
@@ -183,7 +186,7 @@ def _segment_outcome(
     )
 
 
-def _missing_coverage(segment: ProtectedSegment, measured: Measured) -> str | None:
+def _missing_coverage(segment: ProtectedSegment, measured: MeasuredSegment) -> str | None:
     extent, needed = measured.extent, segment.coverage
     if extent.num_requests == 0:
         return "no request of this segment was captured"

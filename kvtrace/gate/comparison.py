@@ -40,11 +40,11 @@ class Decision(StrEnum):
     no_policy = "not decided: no policy"
 
 
-class _Outcome(BaseModel):
+class _Compared(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class TensorEvidence(_Outcome):
+class TensorEvidence(_Compared):
     """K or V of one candidate, over all heads and requests."""
 
     tensor: str
@@ -77,7 +77,7 @@ class TensorEvidence(_Outcome):
     sqnr_high_db: float | None = None
 
 
-class PairedSegment(_Outcome):
+class PairedSegment(_Compared):
     """Clipped vectors against another row in one segment, request by request."""
 
     name: str
@@ -90,7 +90,7 @@ class PairedSegment(_Outcome):
     num_higher: int
 
 
-class Paired(_Outcome):
+class Paired(_Compared):
     """Clipped vectors against another row, request by request."""
 
     tensor: str
@@ -117,7 +117,7 @@ class Paired(_Outcome):
     """The same by the policy's segments; by workload without a policy."""
 
 
-class DecisionRow(_Outcome):
+class DecisionRow(_Compared):
     """One candidate."""
 
     name: str
@@ -146,7 +146,7 @@ class DecisionRow(_Outcome):
     """What the policy says of each of its segments, as `kvtrace check` does; empty without a policy."""
 
 
-class Comparison(_Outcome):
+class Comparison(_Compared):
     """The decision table."""
 
     schema_version: str = COMPARISON_SCHEMA_VERSION

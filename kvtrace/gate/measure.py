@@ -143,7 +143,7 @@ class HeadTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSegment:
     """One protected segment as the run holds it."""
 
     extent: Extent
@@ -166,7 +166,7 @@ def select_rows(
 
 def measure(
     connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
-) -> list[Measured]:
+) -> list[MeasuredSegment]:
     """Return coverage and sums of each segment under `candidate`, in order.
 
     connection: to the run, with the views and measures of queries/. Heads that the candidate leaves
@@ -191,7 +191,7 @@ def measure(
         )
     ]
     return [
-        Measured(extents.get(index, Extent()), quantized.get(index, 0), vectors[index], values[index])
+        MeasuredSegment(extents.get(index, Extent()), quantized.get(index, 0), vectors[index], values[index])
         for index in range(len(segments))
     ]
 

@@ -70,7 +70,7 @@ class DeclaredScheme:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class DeclaredModel:
     """Shape of the model as the artifact's own configuration gives it. None: unknown."""
 
     num_layers: int | None = None
@@ -89,7 +89,7 @@ class ScaleArtifact:
     scales: tuple[StoredScale, ...]
     unmatched: tuple[UnmatchedName, ...] = ()
     scheme: DeclaredScheme = DeclaredScheme()
-    model: ModelShape = ModelShape()
+    model: DeclaredModel = DeclaredModel()
     num_ranks: int | None = None
     """Tensor-parallel ranks, in formats that store one scale per rank; None elsewhere."""
     manifest: dict[str, Any] | None = field(default=None, repr=False)

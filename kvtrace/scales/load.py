@@ -8,7 +8,7 @@ from kvtrace.errors import ArtifactError
 from kvtrace.scales.artifact import ScaleArtifact, UnmatchedName
 from kvtrace.scales.formats import FORMATS
 from kvtrace.scales.names import resembles_kv_scale
-from kvtrace.scales.source import Source, open_source
+from kvtrace.scales.source import ArtifactSource, open_source
 
 
 def load_artifact(path: Path | str, artifact_format: str | None = None) -> ScaleArtifact:
@@ -39,7 +39,7 @@ def load_artifact(path: Path | str, artifact_format: str | None = None) -> Scale
     )
 
 
-def _outside_the_index(source: Source) -> tuple[UnmatchedName, ...]:
+def _outside_the_index(source: ArtifactSource) -> tuple[UnmatchedName, ...]:
     """Return the scales in files that the checkpoint's index does not name."""
     reason = "the checkpoint's index does not name its file, so the engine does not open it"
     return tuple(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.errors import ArtifactError
-from kvtrace.scales.artifact import ModelShape
+from kvtrace.scales.artifact import DeclaredModel
 from kvtrace.scales.safetensors import TensorRef, read_header
 from kvtrace.scales.strict_json import read_json
 
@@ -18,7 +18,7 @@ _MAX_MODEL_COUNT: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ArtifactSource:
     """What lies at an artifact's path."""
 
     path: Path
@@ -51,14 +51,14 @@ class Source:
         return method[:80].lower() if isinstance(method, str) else None
 
     @property
-    def model(self) -> ModelShape:
+    def model(self) -> DeclaredModel:
         """Return the model's shape as config.json gives it; a multi-modal model's is its text model's."""
         config = self.config or {}
         for key in ("text_config", "llm_config", "language_config"):
             if isinstance(config.get(key), dict):
                 config = config[key]
                 break
-        return ModelShape(
+        return DeclaredModel(
             num_layers=_count(config.get("num_hidden_layers")),
             num_kv_heads=_count(config.get("num_key_value_heads", config.get("num_attention_heads"))),
             num_attention_heads=_count(config.get("num_attention_heads")),
@@ -70,7 +70,7 @@ class Source:
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.name
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path) -> ArtifactSource:
     """Open a checkpoint directory, a safetensors file or its index, or a JSON file of scales.
 
     Raises ArtifactError: nothing there can be read; pickled weights are never opened.
@@ -83,7 +83,7 @@ def open_source(path: Path) -> Source:
     if path.is_dir():
         document = _lone_document(path)
         return (
-            Source(path, path, document=document)
+            ArtifactSource(path, path, document=document)
             if document
             else _open_directory(path, _safetensors_of(path))
         )
@@ -94,16 +94,16 @@ def open_source(path: Path) -> Source:
     if path.suffix == ".safetensors":
         return _open_directory(path.parent, [path], path=path)
     if path.suffix == ".json":
-        return Source(path, path.parent, document=_read_object(path))
+        return ArtifactSource(path, path.parent, document=_read_object(path))
     raise ArtifactError(
         f"{path}: is neither .safetensors nor .json; expected a checkpoint directory or a file of scales "
         "(pickled files are never opened: convert them to safetensors)"
     )
 
 
-def _open_directory(root: Path, files: list[Path], *, path: Path | None = None) -> Source:
+def _open_directory(root: Path, files: list[Path], *, path: Path | None = None) -> ArtifactSource:
     unlisted = sorted(set(root.glob("*.safetensors")) - set(files)) if path is None else ()
-    return Source(
+    return ArtifactSource(
         path=path or root,
         root=root,
         tensors=tuple(ref for file in files for ref in read_header(file).values()),

@@ -21,20 +21,20 @@ from kvtrace.scales.artifact import DeclaredScheme, StoredScale
 from kvtrace.scales.formats.contract import Format, PerRank, Reading
 
 if TYPE_CHECKING:
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: ArtifactSource) -> bool:
     """By its one key."""
     return set(source.document or ()) == {"toy_scales"}
 
 
-def read(source: Source) -> Reading:
+def read(source: ArtifactSource) -> Reading:
     """Read the pairs.
 
     >>> from pathlib import Path
-    >>> from kvtrace.scales.source import Source
-    >>> reading = read(Source(Path("toy.json"), Path(), document={"toy_scales": [[0.5, 0.25]]}))
+    >>> from kvtrace.scales.source import ArtifactSource
+    >>> reading = read(ArtifactSource(Path("toy.json"), Path(), document={"toy_scales": [[0.5, 0.25]]}))
     >>> [(one.layer, one.tensor, one.values) for one in reading.scales]
     [(0, 'k', (0.5,)), (0, 'v', (0.25,))]
     """

@@ -13,7 +13,7 @@ from kvtrace.scales import load_artifact, resolve
 from kvtrace.scales.formats import FORMATS
 from kvtrace.scales.loaders import base_method, compressed_tensors_method
 from kvtrace.scales.loaders.loader import LOADERS
-from kvtrace.scales.source import Source
+from kvtrace.scales.source import ArtifactSource
 
 if TYPE_CHECKING:
     from kvtrace.scales.formats.contract import Format
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def test_no_two_formats_have_one_name_and_the_last_takes_whatever_is_left() -> None:
     assert len({form.name for form in FORMATS}) == len(FORMATS)
-    assert FORMATS[-1].recognizes(Source(Path(), Path()))
+    assert FORMATS[-1].recognizes(ArtifactSource(Path(), Path()))
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)

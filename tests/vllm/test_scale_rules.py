@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvtrace.scales import ResolvedScales, ScaleArtifact, resolve
-from kvtrace.scales.artifact import DeclaredScheme, ModelShape, StoredScale
+from kvtrace.scales.artifact import DeclaredModel, DeclaredScheme, StoredScale
 from kvtrace.scales.formats import FORMATS
 from kvtrace.scales.names import vllm_tensor
 
@@ -73,7 +73,7 @@ def artifact(method: str, scales: dict[str, Sequence[float]], **scheme: Any) -> 
             symmetric=True,
             **scheme,
         ),
-        model=ModelShape(num_layers=1, num_kv_heads=4, num_attention_heads=8),
+        model=DeclaredModel(num_layers=1, num_kv_heads=4, num_attention_heads=8),
     )
 
 

@@ -15,17 +15,17 @@ from kvtrace.scales.names import vllm_tensor
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 _METHOD = "fp8"
 
 
-def recognizes_generation_1(source: Source) -> bool:
+def recognizes_generation_1(source: ArtifactSource) -> bool:
     """By the merged name; no other format has it."""
     return source.quant_method in (_METHOD, None) and any(_rule(ref.name) == "kv" for ref in source.tensors)
 
 
-def recognizes_generation_2(source: Source) -> bool:
+def recognizes_generation_2(source: ArtifactSource) -> bool:
     """By the declared method and a static scheme or scales."""
     if source.quant_method != _METHOD:
         return False
@@ -33,7 +33,7 @@ def recognizes_generation_2(source: Source) -> bool:
     return declares or any(_rule(ref.name) for ref in source.tensors)
 
 
-def read(source: Source) -> Reading:
+def read(source: ArtifactSource) -> Reading:
     """Read both generations' names."""
     scales, unmatched = read_tensors(source, _rule)
     declared = source.quantization.get("kv_cache_scheme")

@@ -16,12 +16,12 @@ from kvtrace.scales.names import output_tensor, vllm_tensor
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 METHOD: Final = "compressed-tensors"
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: ArtifactSource) -> bool:
     """By the declared method and a scheme; without a configuration, by the names."""
     has_scales = any(_rule(ref.name) for ref in source.tensors)
     if source.quant_method == METHOD:
@@ -29,7 +29,7 @@ def recognizes(source: Source) -> bool:
     return has_scales
 
 
-def recognizes_old(source: Source) -> bool:
+def recognizes_old(source: ArtifactSource) -> bool:
     """By the declared method and `output_scale` names, without any of the newer ones."""
     return (
         source.quant_method in (METHOD, None)
@@ -38,13 +38,13 @@ def recognizes_old(source: Source) -> bool:
     )
 
 
-def read(source: Source) -> Reading:
+def read(source: ArtifactSource) -> Reading:
     """Read both generations' names."""
     scales, unmatched = read_tensors(source, _rule)
     return Reading(scales, unmatched, declared_scheme(source))
 
 
-def declared_scheme(source: Source) -> DeclaredScheme:
+def declared_scheme(source: ArtifactSource) -> DeclaredScheme:
     """Return `kv_cache_scheme` with unknown values left out."""
     scheme = source.quantization.get("kv_cache_scheme")
     if not isinstance(scheme, dict):

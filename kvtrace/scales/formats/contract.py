@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kvtrace.scales.artifact import ScaleTensor
     from kvtrace.scales.loaders.loader import LoaderName
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 _LAYER_NUMBER: Final = re.compile(r"(?:^|\.)[0-9]+(?:\.|$)")
 
@@ -53,8 +53,8 @@ class Format:
     """One on-disk format. All that kvtrace knows about it stands here, in the format's own file."""
 
     name: str
-    recognizes: Callable[[Source], bool]
-    read: Callable[[Source], Reading]
+    recognizes: Callable[[ArtifactSource], bool]
+    read: Callable[[ArtifactSource], Reading]
     native_loader: LoaderName = "vllm"
     """What it was made for: it loads the scales where nothing else is named."""
     quant_method: str | None = None
@@ -70,7 +70,7 @@ class Format:
 
 
 def read_tensors(
-    source: Source,
+    source: ArtifactSource,
     rule: Callable[[str], ScaleTensor | None],
     rank_of: Callable[[TensorRef], int] | None = None,
 ) -> tuple[tuple[StoredScale, ...], tuple[UnmatchedName, ...]]:
@@ -101,7 +101,7 @@ def read_tensors(
     return tuple(kept), (*unmatched, *others)
 
 
-def read_scaling_factors(source: Source) -> Reading:
+def read_scaling_factors(source: ArtifactSource) -> Reading:
     """Read the JSON schema that vLLM's old versions and SGLang share: {rank: {layer: number}} for K and V at
     once.
 
@@ -175,7 +175,7 @@ def _of_one_module(scales: list[StoredScale]) -> tuple[list[StoredScale], list[U
     return kept, [UnmatchedName(s.key, s.file, reason) for s in dropped]
 
 
-def _index(key: str, source: Source, what: str) -> int:
+def _index(key: str, source: ArtifactSource, what: str) -> int:
     if not (key.isascii() and key.isdigit() and len(key) <= len(str(MAX_LAYER))):
         raise ArtifactError(f"{source.path}: {key[:40]!r} in kv_cache.scaling_factor is no {what} number")
     return int(key)

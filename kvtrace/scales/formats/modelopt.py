@@ -15,28 +15,28 @@ from kvtrace.scales.names import vllm_tensor
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 _METHOD = "modelopt"
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: ArtifactSource) -> bool:
     """By the declared method or by `hf_quant_config.json`."""
     return (source.quant_method or "").startswith(_METHOD) or source.hf_quant_config is not None
 
 
-def recognizes_nvfp4(source: Source) -> bool:
+def recognizes_nvfp4(source: ArtifactSource) -> bool:
     """As ModelOpt, where the KV cache's algorithm is NVFP4."""
     return recognizes(source) and (_algorithm(source) or "").upper() == "NVFP4"
 
 
-def recognizes_megatron(source: Source) -> bool:
+def recognizes_megatron(source: ArtifactSource) -> bool:
     """As ModelOpt, with the names of its Megatron exporter."""
     names = [ref.name for ref in source.tensors if _rule(ref.name) in ("k", "v")]
     return recognizes(source) and bool(names) and all(_is_megatron(name) for name in names)
 
 
-def read(source: Source) -> Reading:
+def read(source: ArtifactSource) -> Reading:
     """Read the scales; the scheme's algorithm comes from whichever file names it."""
     scales, unmatched = read_tensors(source, _rule)
     algorithm = _algorithm(source)
@@ -46,7 +46,7 @@ def read(source: Source) -> Reading:
     )
 
 
-def _algorithm(source: Source) -> str | None:
+def _algorithm(source: ArtifactSource) -> str | None:
     inner = (source.hf_quant_config or {}).get("quantization")
     for value in (
         inner.get("kv_cache_quant_algo") if isinstance(inner, dict) else None,

@@ -8,16 +8,16 @@ from kvtrace.scales.formats.compressed_tensors import METHOD, declared_scheme
 from kvtrace.scales.formats.contract import Format, Reading, read_tensors
 
 if TYPE_CHECKING:
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: ArtifactSource) -> bool:
     """Always: this is the last format tried."""
     del source
     return True
 
 
-def read(source: Source) -> Reading:
+def read(source: ArtifactSource) -> Reading:
     """Return no scales, and the names that look like some."""
     _, unmatched = read_tensors(source, lambda _name: None)
     return Reading((), unmatched, declared_scheme(source))

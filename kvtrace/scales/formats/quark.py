@@ -13,17 +13,17 @@ from kvtrace.scales.names import vllm_tensor
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 _METHOD = "quark"
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: ArtifactSource) -> bool:
     """By the declared method."""
     return source.quant_method == _METHOD
 
 
-def read(source: Source) -> Reading:
+def read(source: ArtifactSource) -> Reading:
     """Read the scales; the scheme is taken from the key projections' output quantization."""
     scales, unmatched = read_tensors(source, _rule)
     layers = source.quantization.get("layer_quant_config")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from kvtrace.scales.formats.contract import Format, PerRank, read_scaling_factors
 
 if TYPE_CHECKING:
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: ArtifactSource) -> bool:
     """Never by itself: see the module's text."""
     del source
     return False

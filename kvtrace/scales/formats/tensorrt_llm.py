@@ -15,18 +15,18 @@ from kvtrace.scales.formats.contract import Format, PerRank, Reading, read_tenso
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
     from kvtrace.scales.safetensors import TensorRef
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 _FACTOR: Final = re.compile(r"\.(kv|k|v)_cache_scaling_factor$")
 _RANK_FILE: Final = re.compile(r"rank([0-9]{1,4})\.safetensors$")
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: ArtifactSource) -> bool:
     """By the names."""
     return any(_rule(ref.name) for ref in source.tensors)
 
 
-def read(source: Source) -> Reading:
+def read(source: ArtifactSource) -> Reading:
     """Read the factors of every rank."""
     scales, unmatched = read_tensors(source, _rule, _rank_of)
     inner = (source.config or {}).get("quantization")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from kvtrace.scales.formats.contract import Format, PerRank, read_scaling_factors
 
 if TYPE_CHECKING:
-    from kvtrace.scales.source import Source
+    from kvtrace.scales.source import ArtifactSource
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: ArtifactSource) -> bool:
     """By being one JSON file: nothing in the content tells it from SGLang's."""
     return source.document is not None
 
