@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "byte_text": set(),
     "files": set(),
     "plain_text": set(),
+    "not_visible": set(),
     "extras": {"errors"},
     "sample_size": set(),
     "capture": {"byte_text", "errors", "files", "plain_text", "sample_size", "trace", "version"},
@@ -44,8 +45,9 @@ MAY_IMPORT = {
     },
     "query": {"errors", "plain_text", "runs"},
     "stats": {"errors", "runs"},
-    "gate": {"errors", "plain_text", "sample_size", "query", "stats", "runs"},
+    "gate": {"errors", "not_visible", "plain_text", "sample_size", "query", "stats", "runs"},
     "findings": {
+        "not_visible",
         "errors",
         "plain_text",
         "trace",
@@ -57,7 +59,7 @@ MAY_IMPORT = {
         "stats",
         "runs",
     },
-    "report": {"errors", "plain_text", "findings", "gate", "query", "stats", "runs", "trace"},
+    "report": {"errors", "not_visible", "plain_text", "findings", "gate", "query", "stats", "runs", "trace"},
     "report/scales": {"errors", "plain_text", "findings", "numerics", "report", "scales", "trace"},
 }
 """Part of kvtrace → the other parts it may import. `commands`, `cli`, `api`, `schemas` and `reference` may

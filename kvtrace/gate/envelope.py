@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.gate.outcome import SegmentOutcome, Verdict
+from kvtrace.not_visible import not_visible
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from kvtrace.gate.outcome import LimitOutcome
     from kvtrace.gate.policy import Policy
 
-NOT_VISIBLE: Final = (
-    "errors compounding through the layers, task accuracy, kernel accumulation and cache transfer "
-    "(a replay cannot see them)"
-)
 _UNITS: Final = {
     "vectors_clipped_frac": "of its vectors clipped",
     "vectors_out_of_range_frac": "of its vectors out of range",
@@ -94,7 +91,7 @@ def untested_parts(
     ]
     unprotected = [outside_words(one) for one in outside]
     absent = [f"trace {plain(name)}: the candidate does not exist there" for name in absent_from]
-    return (*untold, *unprotected, *absent, NOT_VISIBLE)
+    return (*untold, *unprotected, *absent, f"{not_visible()} (a replay cannot see them)")
 
 
 def _segment_words(one: SegmentOutcome) -> str:

@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvtrace.findings.diagnose import diagnose
+from kvtrace.not_visible import NOT_VISIBLE
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.report.intervals import intervals_of
 from kvtrace.report.sections import (
-    NOT_VISIBLE,
     REPORT_SCHEMA_VERSION,
     CandidateSummary,
     Captured,

@@ -21,13 +21,6 @@ Tensor = Literal["k", "v"]
 REPORT_SCHEMA_VERSION: Final = "1.1"
 _DOCUMENTED: Final = ConfigDict(use_attribute_docstrings=True)
 """The text under a field becomes its description in the published schema."""
-NOT_VISIBLE: Final = (
-    "errors compounding through the layers",
-    "task accuracy",
-    "the accumulation inside attention kernels",
-    "cache transfer between engines",
-)
-"""What no offline replay can show, and every report says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
 from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.underflow import FLUSHED_LIMIT, FLUSHED_LIMIT_WITH_ERROR
 from kvtrace.findings.wording import percent, times
+from kvtrace.not_visible import not_visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,10 +25,6 @@ FROM value_totals(chosen_cells)
 WHERE candidate = $candidate
 ORDER BY tensor
 """
-_INVISIBLE: Final = (
-    "errors compounding through layers, misranking in attention, kernel accumulation, cache transfer, "
-    "task accuracy itself"
-)
 
 
 def check(case: Case) -> Iterator[Finding]:
@@ -44,7 +41,7 @@ def check(case: Case) -> Iterator[Finding]:
             candidate=subject.name,
             message=(
                 f"nothing speaks against these scales ({_in_effect(subject)}). Excluded: "
-                f"{'; '.join(_excluded(subject, heads))}. Not visible here: {_INVISIBLE}"
+                f"{'; '.join(_excluded(subject, heads))}. Not visible here: {not_visible()}"
             ),
             action=_action(case, subject),
             evidence=tuple(case.rows(sql)),
