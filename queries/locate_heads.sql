@@ -30,7 +30,8 @@
 --   workload_num_tokens         rows there
 WITH places AS (
   SELECT candidate, tensor, layer, kv_head, {
-      'too_few': sum(num_rows) < coalesce(getvariable('min_tokens')::BIGINT, 8),
+      'too_few': sum(num_rows)
+        < coalesce(getvariable('min_tokens')::BIGINT, 8),
       'clipped': -sum(weight * num_clipped) / sum(weight * num_values),
       'out_of_range': -sum(weight * num_out_of_range)
         / sum(weight * num_values),
