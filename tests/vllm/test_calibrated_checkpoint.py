@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.vllm_cpu import needs_fp8_cache
 from support.vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
-from support.vllm_fp8 import needs_fp8_cache
 from support.vllm_prompts import CHAT
 
 from kvtrace.calibration.calibrate import Calibration, calibrate

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from support.vllm_fp8 import needs_fp8_cache
+from support.vllm_cpu import needs_fp8_cache
 
 from kvtrace.numerics import quantize
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support.vllm_checkpoints import FP8_MAX, add_kv_scales
+from support.vllm_cpu import needs_fp8_cache
 from support.vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
-from support.vllm_fp8 import needs_fp8_cache
 from support.vllm_prompts import CHAT, CODE_COMPLETION, GERMAN, ONE_BY_ONE
 
 from kvtrace.trace.fingerprint import weights_digest

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.vllm_cpu import needs_fp8_cache
 from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
-from support.vllm_fp8 import needs_fp8_cache
 from support.vllm_prompts import HAYSTACK, labelled
 
 from kvtrace.calibration.save import SCALES_FILE, save_checkpoint

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.vllm_checkpoints import write_tiny_model
+from support.vllm_cpu import MAX_DISTANCE_RATIO
 from support.vllm_engines import connector, run_offline
 from support.vllm_reference import MergedTrace, distances_from_fp32
 
@@ -70,7 +71,7 @@ def check(model: Path, trace: Path, outputs: list[dict[str, Any]]) -> None:
     distances = distances_from_fp32(model, merged, dict(enumerate(outputs)))
     ratio = distances[..., 0] / distances[..., 1]
     print("captured / bf16 distance from fp32, [layer, k or v]:", np.round(ratio, 3).tolist())
-    assert ratio.max() <= 1.1
+    assert ratio.max() <= MAX_DISTANCE_RATIO
 
 
 def test_two_ranks_store_a_head_each_and_are_read_as_one(tmp_path: Path) -> None:

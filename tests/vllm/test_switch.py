@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.vllm_checkpoints import write_tiny_model
+from support.vllm_cpu import MAX_DISTANCE_RATIO
 from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
 from support.vllm_reference import distances_from_fp32
 
@@ -117,4 +118,4 @@ def test_inspect_counts_the_cut_request_as_incomplete(switched: Switched) -> Non
 def test_what_was_captured_between_the_switches_is_as_near_to_fp32_as_bf16_is(switched: Switched) -> None:
     trace, outputs, folder = switched
     ratio: NDArray[np.float64] = distances_from_fp32(folder / "model", trace, {0: outputs[1]})
-    assert (ratio[..., 0] / ratio[..., 1]).max() <= 1.1
+    assert (ratio[..., 0] / ratio[..., 1]).max() <= MAX_DISTANCE_RATIO

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.vllm_checkpoints import write_tiny_model
+from support.vllm_cpu import MAX_DISTANCE_RATIO, needs_fp8_cache
 from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
-from support.vllm_fp8 import needs_fp8_cache
 from support.vllm_reference import distances_from_fp32
 
 from kvtrace.trace.reader import open_trace
@@ -57,7 +57,7 @@ def check_complete_and_right(model: Path, trace: StoredTrace, outputs: list[dict
     distances = distances_from_fp32(model, trace, dict(enumerate(outputs)))
     ratio = distances[..., 0] / distances[..., 1]
     print("captured / bf16 distance from fp32, [layer, k or v]:", np.round(ratio, 3).tolist())
-    assert ratio.max() <= 1.1
+    assert ratio.max() <= MAX_DISTANCE_RATIO
 
 
 def capture(
@@ -106,7 +106,7 @@ def test_an_e5m2_cache_is_captured_before_its_rounding(tmp_path: Path) -> None:
     distances = distances_from_fp32(model, trace, dict(enumerate(outputs)), e5m2=True)
     ratio = distances[..., 0] / distances[..., 1]
     print("captured / bf16 distance from fp32, [layer, k or v]:", np.round(ratio, 3).tolist())
-    assert ratio.max() <= 1.1
+    assert ratio.max() <= MAX_DISTANCE_RATIO
 
 
 @pytest.mark.vllm_full

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support.vllm_cpu import MAX_DISTANCE_RATIO
 from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
 from support.vllm_prompts import CHAT, CODE_COMPLETION, GERMAN, REPEATED
 from support.vllm_reference import distances_from_fp32
@@ -28,7 +29,7 @@ ENGINE = {
     "seed": 0,
     "enforce_eager": True,
 }
-MOST = 1.1
+MOST = MAX_DISTANCE_RATIO
 """Captured values may be this much further from fp32 than a bf16 forward is."""
 
 
