@@ -76,6 +76,22 @@ def test_a_value_of_another_type_is_a_difference(before: Any, after: Any) -> Non
     assert values({"a": before}, {"a": after}).verdict == "DIFFERENT"
 
 
+def test_a_longer_wording_may_wrap_the_rest_of_its_text_elsewhere_but_not_change_it(file: File) -> None:
+    longer = file.allow(
+        before="the layers, task accuracy", after="the layers, task accuracy and cost", rewraps=True
+    )
+    before = "errors in the\nlayers, task accuracy.\nMore.\n"
+    assert (
+        values(before, "errors in the layers,\ntask accuracy and cost.\nMore.\n", longer).verdict
+        == "intended"
+    )
+    assert (
+        values(before, "errors in the layers,\ntask accuracy and cost.\nLess.\n", longer).verdict
+        == "DIFFERENT"
+    )
+    assert values("other\nwords\n", "other words\n", longer).verdict == "DIFFERENT"
+
+
 def test_a_missing_line_end_is_a_difference() -> None:
     assert values("one\n", "one").verdict == "DIFFERENT"
 

@@ -39,6 +39,8 @@ class Allowed:
     """A regular expression. In a text: what is replaced; at a path: all of the value, texts as they are."""
     after: str | None = None
     """What `before` became, with \\1 for its groups."""
+    rewraps: bool = False
+    """In a text: blanks of `before` may be line breaks, and where it was needed all blanks are one blank."""
     tolerance: float | None = None
     """At a path: numbers may differ by this share of the larger one."""
     is_volatile: bool = False
@@ -54,7 +56,8 @@ class Allowed:
         if self.change not in ("any", "added", "removed", "changed"):
             raise AllowedError(f"{self.why!r}: change is {self.change!r}; expected added, removed or changed")
         self._path = None if self.path is None else path_pattern(self.path)
-        self._before = None if self.before is None else re.compile(self.before, re.MULTILINE)
+        before = self.before.replace(" ", r"\s+") if self.before and self.rewraps else self.before
+        self._before = None if before is None else re.compile(before, re.MULTILINE)
 
     def is_about(self, output: str, part: str) -> bool:
         """Whether the entry is about this part of this output."""

@@ -63,4 +63,6 @@ def _compare_texts(before: str, after: str, entries: Sequence[Allowed]) -> tuple
             counted = one.count
             before = one.replaced(before)
             num_intended += one.count - counted
+            if one.rewraps and one.count > counted:
+                before, after = (" ".join(text.split()) for text in (before, after))
     return num_intended, [] if before == after else shown_text(before, after)
