@@ -21,9 +21,8 @@ from kvtrace.gate.segments import protected_segments
 from kvtrace.gate.triggers import fired_triggers
 from kvtrace.plain_text import plain
 from kvtrace.query import connect_with_views
-from kvtrace.stats import discoveries, exceedance_p_values
-from kvtrace.stats.discoveries import HYPOTHESIS, PROCEDURE
-from kvtrace.stats.fractions import METHOD
+from kvtrace.stats.discoveries import HYPOTHESIS, PROCEDURE, q_values
+from kvtrace.stats.fractions import METHOD, exceedance_p_values
 from kvtrace.stats.jackknife import METHOD as RATIO_METHOD
 
 if TYPE_CHECKING:
@@ -54,10 +53,10 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
     workloads = [row[0] for row in connection.execute("SELECT DISTINCT workload FROM requests").fetchall()]
     segments = protected_segments(policy, workloads)
     measured = measure(connection, name, segments)
-    q_values = _q_values(segments, measured, policy)
+    by_segment = _q_values(segments, measured, policy)
     outcomes = tuple(
         _segment_outcome(segment, one, found, policy)
-        for segment, one, found in zip(segments, measured, q_values, strict=True)
+        for segment, one, found in zip(segments, measured, by_segment, strict=True)
     )
     outside = captured_outside(connection, name)
     return CheckOutcome(
@@ -127,7 +126,7 @@ def _q_values(
     found: list[dict[str, NDArray[np.float64]]] = [{} for _ in segments]
     if p_values:
         pooled = np.concatenate([p for _, _, p in p_values])
-        q = discoveries(pooled, level=policy.false_discovery_rate).q_value
+        q = q_values(pooled)
         starts = np.cumsum([0, *(p.size for _, _, p in p_values)])
         for (index, limit, p), start in zip(p_values, starts, strict=False):
             found[index][limit] = q[start : start + p.size]
@@ -151,14 +150,14 @@ def _breach_rule(measured: Sequence[MeasuredSegment], policy: Policy) -> str:
 def _segment_outcome(
     segment: ProtectedSegment,
     measured: MeasuredSegment,
-    q_values: dict[str, NDArray[np.float64]],
+    q_of_limit: dict[str, NDArray[np.float64]],
     policy: Policy,
 ) -> SegmentOutcome:
     extent, no_test = measured.extent, np.ones(len(measured.values))
     limits = tuple(
-        decide_vectors(limit, bound, measured.vectors, q_values[limit], policy)
+        decide_vectors(limit, bound, measured.vectors, q_of_limit[limit], policy)
         if limit in EVENT_OF_LIMIT
-        else decide_values(limit, bound, measured.values, q_values.get(limit, no_test), policy)
+        else decide_values(limit, bound, measured.values, q_of_limit.get(limit, no_test), policy)
         for limit, bound in segment.limits.given().items()
     )
     missing = _missing_coverage(segment, measured)

@@ -9,15 +9,15 @@ import numpy as np
 
 from kvtrace.gate.outcome import HeadOutcome, LimitOutcome, Verdict
 from kvtrace.sample_size import requests_without_event
-from kvtrace.stats import fraction_intervals, jackknife_ratios, ratio_p_values
-from kvtrace.stats.jackknife import MIN_GROUPS
+from kvtrace.stats.fractions import fraction_intervals
+from kvtrace.stats.jackknife import MIN_GROUPS, jackknife_ratios, ratio_p_values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.gate.measure import HeadTable
     from kvtrace.gate.policy import Policy
-    from kvtrace.stats import RatioIntervals
+    from kvtrace.stats.jackknife import RatioIntervals
 
 EVENT_OF_LIMIT: Final = {"vectors_clipped_frac": "clipped", "vectors_out_of_range_frac": "outside"}
 BY_INTERVAL: Final = "interval clustered by request"

@@ -12,7 +12,8 @@ from kvtrace.gate.outcome import HeadOutcome
 from kvtrace.gate.request_counts import request_counts
 from kvtrace.gate.segment_pairs import paired_segments, segment_counts
 from kvtrace.gate.value_evidence import group_sums, ratio_ends, sqnr_change
-from kvtrace.stats import fraction_intervals, paired_difference, request_sums
+from kvtrace.stats.fractions import fraction_intervals, request_sums
+from kvtrace.stats.paired import paired_difference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

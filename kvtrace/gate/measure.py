@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.stats import RequestSums
+from kvtrace.stats.fractions import RequestSums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

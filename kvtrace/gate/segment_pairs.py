@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.gate.comparison import PairedSegment
 from kvtrace.gate.measure import select_rows
 from kvtrace.gate.policy import Coverage, Limits, Policy, Segment
-from kvtrace.stats import paired_difference
+from kvtrace.stats.paired import paired_difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

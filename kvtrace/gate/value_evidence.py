@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.stats import jackknife_ratios
+from kvtrace.stats.jackknife import jackknife_ratios
 
 if TYPE_CHECKING:
     import duckdb

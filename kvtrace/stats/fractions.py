@@ -71,8 +71,8 @@ class RequestSums:
 class FractionIntervals:
     """Fractions with two-sided intervals; every array has the shape of the sums.
 
-    Where `too_few_requests`, high is 1 and only low, if it is above 0, says anything. Where `no_event`, low
-    is 0 and high says how much could be there unseen: wide unless there are many requests.
+    Where `too_few_requests`, high is 1 and only low, if it is above 0, says anything. Without an event low is
+    0 and high says how much could be there unseen: wide unless there are many requests.
     """
 
     fraction: NDArray[np.float64]
@@ -81,10 +81,6 @@ class FractionIntervals:
     num_requests: NDArray[np.int64]
     num_affected: NDArray[np.int64]
     too_few_requests: NDArray[np.bool_]
-    no_event: NDArray[np.bool_]
-    confidence: float
-    worst_request: float
-    method: str = METHOD
 
 
 def fraction_intervals(
@@ -115,9 +111,6 @@ def fraction_intervals(
         num_requests=num_requests,
         num_affected=np.asarray(sums.num_affected, dtype=np.int64),
         too_few_requests=too_few,
-        no_event=no_event,
-        confidence=confidence,
-        worst_request=worst_request,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from kvtrace.report.html.axes import PHASES, TENSORS, Axes, floats, index_in
-from kvtrace.stats import RequestSums, fraction_intervals
+from kvtrace.stats.fractions import RequestSums, fraction_intervals
 
 if TYPE_CHECKING:
     import pyarrow as pa
