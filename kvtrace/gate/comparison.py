@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,6 +13,9 @@ from kvtrace.gate.outcome import (  # noqa: TC001 -- pydantic reads the annotati
     PolicyReference,
     SegmentOutcome,
 )
+
+if TYPE_CHECKING:
+    from kvtrace.stats.paired import PairedDifference
 
 COMPARISON_SCHEMA_VERSION: Final = "1.2"
 
@@ -115,6 +118,12 @@ class Paired(_Compared):
     """Its interval over request groups, paired; None where they are too few."""
     segments: tuple[PairedSegment, ...] = ()
     """The same by the policy's segments; by workload without a policy."""
+
+
+def of_difference(found: PairedDifference) -> dict[str, Any]:
+    """Return what `Paired` and `PairedSegment` say of a difference alike."""
+    alike = ("difference", "low", "high", "verdict", "num_requests", "num_lower", "num_higher")
+    return {name: getattr(found, name) for name in alike}
 
 
 class DecisionRow(_Compared):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
+
+if TYPE_CHECKING:
+    from kvtrace.stats.fractions import FractionIntervals
 
 CHECK_SCHEMA_VERSION: Final = "1.1"
 
@@ -48,6 +51,17 @@ class HeadOutcome(_Outcome):
     num_affected_requests: int | None = None
     q_value: float | None = None
     """Smallest false-discovery rate at which this head would be claimed to exceed the limit."""
+
+
+def of_vectors(found: FractionIntervals, entry: int) -> dict[str, Any]:
+    """Return what a `HeadOutcome` says of one of the fractions of vectors."""
+    return {
+        "value": float(found.fraction[entry]),
+        "low": float(found.low[entry]),
+        "high": None if found.too_few_requests[entry] else float(found.high[entry]),
+        "num_requests": int(found.num_requests[entry]),
+        "num_affected_requests": int(found.num_affected[entry]),
+    }
 
 
 class LimitOutcome(_Outcome):

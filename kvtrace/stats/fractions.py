@@ -27,6 +27,8 @@ import numpy as np
 from scipy import special
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike, NDArray
 
 MIN_REQUESTS: Final = 5
@@ -59,6 +61,20 @@ class RequestSums:
     """Σ x·n."""
     max_request_frac: NDArray[Any]
     """max x / n."""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]], event: str) -> RequestSums:
+        """Return the sums of an event, clipped or out_of_range. columns: named as those of head_strata."""
+        return cls(
+            num_requests=columns["num_requests"],
+            num_affected=columns[f"num_affected_{event}"],
+            sum_trials=columns["sum_trials"],
+            sum_trials_sq=columns["sum_trials_sq"],
+            sum_events=columns[f"sum_{event}"],
+            sum_events_sq=columns[f"sum_{event}_sq"],
+            sum_events_trials=columns[f"sum_{event}_trials"],
+            max_request_frac=columns[f"max_request_{event}"],
+        )
 
     @property
     def fraction(self) -> NDArray[np.float64]:
