@@ -6,28 +6,26 @@ so it is the quotient of the two counts exactly where one sampling rule was in f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
-from pydantic import ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from kvtrace.findings.diagnose import HeadLoss, ScalesVerdict  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.findings.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
-from kvtrace.report.intervals import Intervals  # noqa: TC001
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 
 Tensor = Literal["k", "v"]
 
 REPORT_SCHEMA_VERSION: Final = "1.1"
-_DOCUMENTED: Final = ConfigDict(use_attribute_docstrings=True)
-"""The text under a field becomes its description in the published schema."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    """The text under a field becomes its description in the published schema."""
+
+
+class Measured(_Part):
     """Counts and shares of some values under one candidate."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     num_values: int
     """Finite values."""
@@ -61,11 +59,8 @@ class Measured:
     """10·log10(signal / error); None where nothing is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(_Part):
     """One trace of the run."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     name: str
     path: str
@@ -89,11 +84,8 @@ class Source:
     """Distinct cache dtypes of the captured layers; empty where the run does not tell. Since 1.1."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedScales:
+class LoadedScales(_Part):
     """One candidate's K or V scales in one trace, against those the engine really used."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     source: str
     candidate: str
@@ -113,11 +105,8 @@ class LoadedScales:
     """Smallest covered_amax / observed amax of a head; below 1 values are out of range."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorTotals:
+class TensorTotals(_Part):
     """All heads of K, or of V, under one candidate."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     tensor: Tensor
     measured: Measured
@@ -131,11 +120,8 @@ class TensorTotals:
     worst_clipped_frac: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateSummary:
+class CandidateSummary(_Part):
     """One set of scales as one engine would apply it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     candidate: str
     kind: Literal["bf16", "effective", "unit", "artifact", "online"]
@@ -156,11 +142,8 @@ class CandidateSummary:
     """K and V; empty where invalid."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(_Part):
     """The stratum in which a head leaves the range most."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     name: str
     """A workload, or positions such as 2,048–4,095."""
@@ -169,11 +152,8 @@ class Place:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(_Part):
     """One head under one candidate."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     candidate: str
     tensor: Tensor
@@ -191,11 +171,24 @@ class Head:
     worst_workload: Place | None
 
 
-@dataclass(frozen=True, slots=True)
-class Stratum:
-    """All heads of K, or of V, under one candidate, in one position octave or one workload."""
+class Intervals(_Part):
+    """Low and high ends; null: too few requests to tell, or a run without what they need."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+    vectors_clipped_low: float | None
+    """Of the share of vectors with a clipped value, over requests."""
+    vectors_clipped_high: float | None
+    clipped_low: float | None
+    """Of the share of values clipped, over request groups (kvtrace replay --intervals), as those below."""
+    clipped_high: float | None
+    clip_error_low: float | None
+    """Of the share of the squared error that is due to clipping."""
+    clip_error_high: float | None
+    sqnr_low_db: float | None
+    sqnr_high_db: float | None
+
+
+class Stratum(_Part):
+    """All heads of K, or of V, under one candidate, in one position octave or one workload."""
 
     candidate: str
     tensor: Tensor
@@ -219,11 +212,9 @@ class Stratum:
     intervals: Intervals | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingRules:
+class SamplingRules(_Part):
     """One set of sampling rules of a trace."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
     source: str
     sampling_id: int
     position_stride: int
@@ -232,11 +223,8 @@ class SamplingRules:
     """Share of requests that are sampled, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
+class Captured(_Part):
     """What the trace holds of one workload."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     source: str
     workload: str
@@ -255,11 +243,8 @@ class Captured:
     """Rows sampled and lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(_Part):
     """A run, told in the order in which an incident asks."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     schema_version: str
     run: str | None
