@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kvtrace.findings.diagnose import diagnose
 from kvtrace.not_visible import NOT_VISIBLE
@@ -16,6 +17,7 @@ from kvtrace.report.sections import (
     Head,
     Intervals,
     LoadedScales,
+    Measured,
     Place,
     Report,
     SamplingRules,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from kvtrace.runs.record import SourceRecord
 
 Row = dict[str, Any]
+_Part = TypeVar("_Part")
 DEFAULT_TOP: Final = 5
 _DETAILS: Final = "SELECT candidate, artifact, artifact_sha256, note, rounding_floor_db FROM candidates"
 _SAMPLING: Final = (
@@ -83,8 +86,8 @@ def _answers(run: Run, top: int) -> dict[str, tuple[Any, ...]]:
         "heads": tuple(_heads(rows, top)),
         "positions": tuple(map(_stratum, rows("by_position"))),
         "workloads": tuple(map(_stratum, rows("by_workload"))),
-        "sampling": tuple(map(SamplingRules.model_validate, _records(connection, _SAMPLING))),
-        "captured": tuple(map(Captured.model_validate, rows("captured"))),
+        "sampling": tuple(_of(SamplingRules, row) for row in _records(connection, _SAMPLING)),
+        "captured": tuple(_of(Captured, row) for row in rows("captured")),
     }
 
 
@@ -138,7 +141,7 @@ def _loaded(audit: list[Row]) -> Iterable[LoadedScales]:
             "num_scales": sum(row["num_heads"] for row in layers),
             "num_as_effective": sum(map(_num_as_effective, layers)) if is_known else None,
         }
-        yield LoadedScales.model_validate(layers[0] | counted | ends)
+        yield _of(LoadedScales, layers[0] | counted | ends)
 
 
 def _num_as_effective(layer: Row) -> int:
@@ -152,9 +155,11 @@ def _candidates(compared: list[Row], details: dict[str, Row]) -> Iterable[Candid
     for name, group in groupby(compared, key=lambda row: row["candidate"]):
         rows = list(group)
         tensors = tuple(
-            TensorTotals.model_validate(row | {"measured": row}) for row in rows if row["tensor"] is not None
+            _of(TensorTotals, row | {"measured": _of(Measured, row)})
+            for row in rows
+            if row["tensor"] is not None
         )
-        yield CandidateSummary.model_validate(rows[0] | details[name] | {"tensors": tensors})
+        yield _of(CandidateSummary, rows[0] | details[name] | {"tensors": tensors})
 
 
 def _heads(rows: Callable[..., list[Row]], top: int) -> Iterable[Head]:
@@ -169,7 +174,7 @@ def _heads(rows: Callable[..., list[Row]], top: int) -> Iterable[Head]:
             and _place(place, "position", positions(place["position_from"], place["position_to"])),
             "worst_workload": place and _place(place, "workload", place["workload"]),
         }
-        yield Head.model_validate(row | where | {"measured": row})
+        yield _of(Head, row | where | {"measured": _of(Measured, row)})
 
 
 def _place(row: Row, kind: str, name: str) -> Place:
@@ -181,6 +186,15 @@ def _place(row: Row, kind: str, name: str) -> Place:
     )
 
 
+_IN_SOME_STRATA: Final = ("phase", "position_from", "position_to", "workload")
+
+
 def _stratum(row: Row) -> Stratum:
-    known = dict.fromkeys((*Stratum.model_fields, *Intervals.model_fields)) | row
-    return Stratum.model_validate(known | {"measured": row, "intervals": known})
+    absent = dict.fromkeys((*_IN_SOME_STRATA, *(field.name for field in fields(Intervals))))
+    known = absent | row
+    return _of(Stratum, known | {"measured": _of(Measured, row), "intervals": _of(Intervals, known)})
+
+
+def _of(part: type[_Part], row: Row) -> _Part:
+    """Return a part of the report whose fields are the row's columns."""
+    return part(**{field.name: row[field.name] for field in fields(part)})  # type: ignore[arg-type]

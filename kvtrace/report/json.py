@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pydantic import TypeAdapter
 
-if TYPE_CHECKING:
-    from kvtrace.report.sections import Report
+from kvtrace.report.sections import Report
 
 
 def report_json(report: Report) -> str:
     """Return the report as JSON; what was not measured is null."""
-    return report.model_dump_json(indent=1) + "\n"
+    return TypeAdapter(Report).dump_json(report, indent=1).decode() + "\n"

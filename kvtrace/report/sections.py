@@ -6,25 +6,30 @@ so it is the quotient of the two counts exactly where one sampling rule was in f
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from kvtrace.findings.diagnose import HeadLoss, ScalesVerdict  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.findings.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 
 Tensor = Literal["k", "v"]
+_Kind = TypeVar("_Kind")
 
 REPORT_SCHEMA_VERSION: Final = "1.1"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-    """The text under a field becomes its description in the published schema."""
+@dataclass_transform(frozen_default=True)
+def _part(kind: type[_Kind]) -> type[_Kind]:
+    """Make a frozen dataclass; the text under a field becomes its description in the published schema."""
+    kind.__pydantic_config__ = ConfigDict(use_attribute_docstrings=True)  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True)(kind)
 
 
-class Measured(_Part):
+@_part
+class Measured:
     """Counts and shares of some values under one candidate."""
 
     num_values: int
@@ -59,7 +64,8 @@ class Measured(_Part):
     """10·log10(signal / error); None where nothing is lost."""
 
 
-class Source(_Part):
+@_part
+class Source:
     """One trace of the run."""
 
     name: str
@@ -84,7 +90,8 @@ class Source(_Part):
     """Distinct cache dtypes of the captured layers; empty where the run does not tell. Since 1.1."""
 
 
-class LoadedScales(_Part):
+@_part
+class LoadedScales:
     """One candidate's K or V scales in one trace, against those the engine really used."""
 
     source: str
@@ -105,7 +112,8 @@ class LoadedScales(_Part):
     """Smallest covered_amax / observed amax of a head; below 1 values are out of range."""
 
 
-class TensorTotals(_Part):
+@_part
+class TensorTotals:
     """All heads of K, or of V, under one candidate."""
 
     tensor: Tensor
@@ -120,7 +128,8 @@ class TensorTotals(_Part):
     worst_clipped_frac: float | None
 
 
-class CandidateSummary(_Part):
+@_part
+class CandidateSummary:
     """One set of scales as one engine would apply it."""
 
     candidate: str
@@ -142,7 +151,8 @@ class CandidateSummary(_Part):
     """K and V; empty where invalid."""
 
 
-class Place(_Part):
+@_part
+class Place:
     """The stratum in which a head leaves the range most."""
 
     name: str
@@ -152,7 +162,8 @@ class Place(_Part):
     num_tokens: int
 
 
-class Head(_Part):
+@_part
+class Head:
     """One head under one candidate."""
 
     candidate: str
@@ -171,7 +182,8 @@ class Head(_Part):
     worst_workload: Place | None
 
 
-class Intervals(_Part):
+@_part
+class Intervals:
     """Low and high ends; null: too few requests to tell, or a run without what they need."""
 
     vectors_clipped_low: float | None
@@ -187,7 +199,8 @@ class Intervals(_Part):
     sqnr_high_db: float | None
 
 
-class Stratum(_Part):
+@_part
+class Stratum:
     """All heads of K, or of V, under one candidate, in one position octave or one workload."""
 
     candidate: str
@@ -212,7 +225,8 @@ class Stratum(_Part):
     intervals: Intervals | None = None
 
 
-class SamplingRules(_Part):
+@_part
+class SamplingRules:
     """One set of sampling rules of a trace."""
 
     source: str
@@ -223,7 +237,8 @@ class SamplingRules(_Part):
     """Share of requests that are sampled, 0 to 1."""
 
 
-class Captured(_Part):
+@_part
+class Captured:
     """What the trace holds of one workload."""
 
     source: str
@@ -243,7 +258,8 @@ class Captured(_Part):
     """Rows sampled and lost."""
 
 
-class Report(_Part):
+@_part
+class Report:
     """A run, told in the order in which an incident asks."""
 
     schema_version: str

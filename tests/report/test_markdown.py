@@ -40,12 +40,11 @@ def test_the_markdown_begins_with_the_verdict_and_ends_with_sql_that_shows_it(tm
 
 def test_the_markdown_never_exceeds_forty_lines(tmp_path: Path) -> None:
     report = build_report(open_run(fabricate_run(tmp_path / "small.run", read_tables(SMALL))))
-    many = report.model_copy(
-        update={
-            "findings": tuple(replace(one, severity="error") for one in report.findings) * 30,
-            "candidates": report.candidates * 30,
-            "sources": report.sources * 30,
-        }
+    many = replace(
+        report,
+        findings=tuple(replace(one, severity="error") for one in report.findings) * 30,
+        candidates=report.candidates * 30,
+        sources=report.sources * 30,
     )
     assert len(report_markdown(many).splitlines()) <= MAX_LINES
 
