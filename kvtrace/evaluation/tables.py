@@ -26,20 +26,7 @@ from kvtrace.evaluation.sweep import SweepSums
 from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
 from kvtrace.numerics.rounding_floor import rounding_floor_db
-from kvtrace.runs.schema import (
-    CANDIDATES,
-    CELLS,
-    FINDINGS,
-    GROUPS,
-    LAYERS,
-    MAGNITUDES,
-    REQUESTS,
-    ROWS,
-    SAMPLING,
-    SCALES,
-    SWEEP,
-    VECTORS,
-)
+from kvtrace.runs import schema
 from kvtrace.trace.completeness import rows_lost
 from kvtrace.trace.strata import PHASES
 
@@ -63,7 +50,7 @@ def write_candidates(run: RunWriter, bound: Bound) -> None:
     reasons = [bound.reasons.get(one.name) for one in candidates]
     artifacts = [one.artifact for one in candidates]
     run.write(
-        CANDIDATES,
+        schema.CANDIDATES,
         {
             "candidate": [one.name for one in candidates],
             "ordinal": list(range(len(candidates))),
@@ -96,22 +83,22 @@ def write_source(run: RunWriter, source: str, trace: Trace, values: Iterable[Sou
     for value in values:
         match value:
             case AppliedScales():
-                run.write(SCALES, _scale_columns(source, trace, value))
+                run.write(schema.SCALES, _scale_columns(source, trace, value))
             case ArtifactFindings():
                 if value.findings:
-                    run.write(FINDINGS, _finding_columns(source, value))
+                    run.write(schema.FINDINGS, _finding_columns(source, value))
             case SweepSums():
                 if value.tensors:
-                    run.write(SWEEP, sweep_columns(source, value))
+                    run.write(schema.SWEEP, sweep_columns(source, value))
             case MagnitudeCounts():
-                run.write(MAGNITUDES, magnitude_columns(source, value))
+                run.write(schema.MAGNITUDES, magnitude_columns(source, value))
             case Vectors():
-                run.write(VECTORS, vector_columns(source, value))
+                run.write(schema.VECTORS, vector_columns(source, value))
             case CellSums():
                 if value.cells.request_group is None:
-                    run.write(CELLS, cell_columns(source, value))
+                    run.write(schema.CELLS, cell_columns(source, value))
                 else:
-                    run.write(GROUPS, group_columns(source, value))
+                    run.write(schema.GROUPS, group_columns(source, value))
 
 
 def _calibrated_length(artifact: ScaleArtifact) -> int | None:
@@ -123,7 +110,7 @@ def _write_layers(run: RunWriter, source: str, trace: Trace) -> None:
     layers = [trace.layers[index] for index in sorted(trace.layers)]
     copied = ("dtype", "backend", "kv_cache_dtype", "head_dim_k", "head_dim_v")
     run.write(
-        LAYERS,
+        schema.LAYERS,
         {
             "source": [source] * len(layers),
             "layer": [layer.index for layer in layers],
@@ -136,7 +123,7 @@ def _write_layers(run: RunWriter, source: str, trace: Trace) -> None:
 def _write_trace(run: RunWriter, source: str, trace: Trace) -> None:
     rules = [trace.sampling[number] for number in sorted(trace.sampling)]
     run.write(
-        SAMPLING,
+        schema.SAMPLING,
         {
             "source": [source] * len(rules),
             "sampling_id": [rule.sampling_id for rule in rules],
@@ -151,7 +138,7 @@ def _write_trace(run: RunWriter, source: str, trace: Trace) -> None:
     copied = ("request", "workload", "client_id", "prompt_hash", "sampled", "sampling_id", "prompt_tokens",
               "output_tokens", "computed_tokens", "status")  # fmt: skip
     run.write(
-        REQUESTS,
+        schema.REQUESTS,
         {
             "source": [source] * len(requests),
             **{name: [getattr(request, name) for request in requests] for name in copied},
@@ -161,7 +148,7 @@ def _write_trace(run: RunWriter, source: str, trace: Trace) -> None:
         },
     )
     run.write(
-        ROWS,
+        schema.ROWS,
         {
             "source": repeated(source, len(tokens)),
             "row": np.arange(len(tokens)),

@@ -47,7 +47,7 @@ class Engine:
     """Its own cast of float32 quotients, which it may overwrite, to uint8 codes. None: half to even,
     saturating."""
     kernel: Kernel | None = None
-    """Its compiled form for the CPU. None: `numerics.uncompiled` counts on tensors instead, slower."""
+    """Its compiled form for the CPU. None: `numerics.error_counts` counts on tensors instead, slower."""
 
     def divides_in_float32(self, dtype: str) -> bool:
         """Return whether a value of that dtype reaches the cast as float32(x) / scale, rounded once."""
