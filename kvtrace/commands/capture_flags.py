@@ -13,7 +13,7 @@ from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the
     POSITION_STRIDE,
     REQUEST_FRACTION,
 )
-from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, TextFormat, chosen_format
+from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON  # noqa: TC001
 
 
 def capture_flags(
@@ -49,7 +49,7 @@ def capture_flags(
     base_url: Annotated[
         str, typer.Option("--url", help="Where clients reach the server.")
     ] = "http://localhost:8000",
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
 ) -> None:
     """Print the command that serves a model with capture on, and a labelled call with curl and Python."""
@@ -87,7 +87,7 @@ def capture_flags(
     commands = capture_commands(
         options, model=model, base_url=base_url.rstrip("/"), workload=workload, request_id=request_id
     )
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        typer.echo(json.dumps(asdict(commands), indent=2))
-    else:
-        typer.echo(commands_text(commands), nl=False)
+    wants_json = as_json or output_format == "json"
+    typer.echo(
+        json.dumps(asdict(commands), indent=2) + "\n" if wants_json else commands_text(commands), nl=False
+    )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
 
 
 def compare(
@@ -33,7 +33,7 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
     force: FORCE = False,
@@ -55,7 +55,7 @@ def compare(
     found = compare_runs(
         [open_run(run) for run in runs], limits, allow_different=allow_different or (), baseline=baseline
     )
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(found.model_dump_json(indent=2) + "\n", output, force=force)
-    else:
-        deliver(comparison_text(found), output, force=force)
+    wants_json = as_json or output_format == "json"
+    deliver(
+        found.model_dump_json(indent=2) + "\n" if wants_json else comparison_text(found), output, force=force
+    )

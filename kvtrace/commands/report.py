@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -40,15 +39,6 @@ _MOST_WITH_INTERVALS = 16
 """Their sums by group of requests cost as much as those by cell."""
 
 
-class ReportFormat(StrEnum):
-    """Formats of a report."""
-
-    text = "text"
-    json = "json"
-    md = "md"
-    html = "html"
-
-
 def report(
     inputs: Annotated[
         list[Path], typer.Argument(metavar="TRACE|RUN", help="Traces, or one run.", show_default=False)
@@ -75,9 +65,9 @@ def report(
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Heads listed per candidate, K and V.")] = 5,
     output_format: Annotated[
-        ReportFormat,
+        Literal["text", "json", "md", "html"],
         typer.Option("--format", help="For people, for programs, for an incident document, a page."),
-    ] = ReportFormat.text,
+    ] = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
     plots: Annotated[
@@ -94,10 +84,10 @@ def report(
     from kvtrace.extras import require_extra
 
     require_extra("analysis", "report", "duckdb", "pyarrow")
-    if as_json and output_format not in (ReportFormat.text, ReportFormat.json):
+    if as_json and output_format not in ("text", "json"):
         raise InputError(f"--json and --format {output_format} contradict each other; give one of them")
-    chosen = ReportFormat.json if as_json else output_format
-    if chosen is ReportFormat.html or plots is not None:
+    chosen = "json" if as_json else output_format
+    if chosen == "html" or plots is not None:
         require_extra("report", "report --format html or --plots", "altair", "jinja2", "vl_convert")
     from kvtrace.report.build import build_report
     from kvtrace.runs.open import open_run
@@ -144,16 +134,16 @@ def report(
     deliver(text, output, force=force)
 
 
-def _rendered(built: Report, run: Run, chosen: ReportFormat) -> str:
-    if chosen is ReportFormat.json:
+def _rendered(built: Report, run: Run, chosen: str) -> str:
+    if chosen == "json":
         from kvtrace.report.json import report_json
 
         return report_json(built)
-    if chosen is ReportFormat.html:
+    if chosen == "html":
         from kvtrace.report.html.render import report_html
 
         return report_html(built, run)
-    if chosen is ReportFormat.md:
+    if chosen == "md":
         from kvtrace.report.markdown import report_markdown
 
         return report_markdown(built)

@@ -12,7 +12,7 @@ from kvtrace.commands.candidate_options import (  # noqa: TC001 -- Typer reads t
     BACKEND,
     TENSOR_PARALLEL,
 )
-from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
 
 EXIT_ERRORS = 1
 
@@ -47,7 +47,7 @@ def scales(
         ),
     ] = None,
     artifact_format: ARTIFACT_FORMAT = None,
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
     force: FORCE = False,
@@ -79,9 +79,9 @@ def scales(
         )
     except InvalidCandidateError as error:  # the command line asks for a setup that cannot be
         raise InputError(str(error)) from error
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(report.model_dump_json(indent=2) + "\n", output, force=force)
-    else:
-        deliver(scales_text(report), output, force=force)
+    wants_json = as_json or output_format == "json"
+    deliver(
+        report.model_dump_json(indent=2) + "\n" if wants_json else scales_text(report), output, force=force
+    )
     if report.has_errors:
         raise typer.Exit(EXIT_ERRORS)
