@@ -12,15 +12,11 @@ from kvtrace.commands.candidate_options import TRACES  # noqa: TC001 -- Typer re
 
 def calibrate(
     traces: TRACES,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The scales: a new directory.", show_default=False)
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The scales: a new directory.")],
     method: Annotated[
         Literal["absmax", "percentile", "mse"], typer.Option(help="How a scale follows from the values.")
     ] = "absmax",
-    percentile: Annotated[
-        float | None, typer.Option(help="Of the magnitudes, such as 99.99.", show_default=False)
-    ] = None,
+    percentile: Annotated[float | None, typer.Option(help="Of the magnitudes, such as 99.99.")] = None,
     headroom: Annotated[float, typer.Option(help="Factor on every scale.")] = 1.0,
     granularity: Annotated[
         Literal["tensor", "attn_head"], typer.Option(help="What one scale serves.")
@@ -31,23 +27,19 @@ def calibrate(
     ] = False,
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="Calibrate on this workload alone; repeat for more.", show_default=False),
+        typer.Option(help="Calibrate on this workload alone; repeat for more."),
     ] = None,
-    max_position: Annotated[
-        int | None, typer.Option(min=1, help="Only positions below this.", show_default=False)
-    ] = None,
-    phase: Annotated[
-        Literal["prefill", "decode"] | None, typer.Option(help="Only this phase.", show_default=False)
-    ] = None,
+    max_position: Annotated[int | None, typer.Option(min=1, help="Only positions below this.")] = None,
+    phase: Annotated[Literal["prefill", "decode"] | None, typer.Option(help="Only this phase.")] = None,
     holdout: Annotated[float, typer.Option(help="Share of requests held out to judge the scales on.")] = 0.0,
     holdout_workload: Annotated[
-        list[str] | None, typer.Option(help="Hold out this workload; repeat for more.", show_default=False)
+        list[str] | None, typer.Option(help="Hold out this workload; repeat for more.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Chooses the held-out requests.")] = 0,
     engine: Annotated[str, typer.Option(help="Numerics that mse and the evaluation use.")] = "vllm-cuda",
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Write a deployable copy of this checkpoint, weights linked.", show_default=False),
+        typer.Option(help="Write a deployable copy of this checkpoint, weights linked."),
     ] = None,
 ) -> None:
     """Make scales from traces: compressed-tensors scales and a manifest of what they were made on.

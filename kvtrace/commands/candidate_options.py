@@ -26,27 +26,22 @@ def _listed(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}"
 
 
-TRACES = Annotated[list[Path], typer.Argument(help="Traces: NAME.kvtrace.", show_default=False)]
+TRACES = Annotated[list[Path], typer.Argument(help="Traces: NAME.kvtrace.")]
 SCALES = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--scales", help="A scale artifact (checkpoint or file); repeat for more.", show_default=False
-    ),
+    typer.Option("--scales", help="A scale artifact (checkpoint or file); repeat for more."),
 ]
 ARTIFACT_FORMAT = Annotated[
     str | None,
     typer.Option(
         "--artifact-format",
         help="Read artifacts as this format, such as sglang-json; an unknown one lists all.",
-        show_default=False,
     ),
 ]
 AGAINST = Annotated[
     Path | None,
     typer.Option(
-        "--against",
-        help="Compare each --scales checkpoint's weights and tokenizer with this one's.",
-        show_default=False,
+        "--against", help="Compare each --scales checkpoint's weights and tokenizer with this one's."
     ),
 ]
 ENGINE = Annotated[
@@ -55,12 +50,11 @@ ENGINE = Annotated[
         "--engine",
         help=f"Numerics to replay: {_listed(ENGINES)}. "
         f"Default: the captured engine's if its cache was static FP8, else {DEFAULT_ENGINE}.",
-        show_default=False,
     ),
 ]
 FP8_FORMAT = Annotated[
     str | None,
-    typer.Option("--fp8-format", help=f"{_listed(FORMATS)}. Default: the engine's.", show_default=False),
+    typer.Option("--fp8-format", help=f"{_listed(FORMATS)}. Default: the engine's."),
 ]
 
 
@@ -79,39 +73,32 @@ BACKEND = Annotated[
         "--backend",
         help="Attention backend that applies the scales, by its name, such as FLASH_ATTN or FLASHINFER.",
         callback=known_backend,
-        show_default=False,
     ),
 ]
 TENSOR_PARALLEL = Annotated[
     int | None,
-    typer.Option("--tp", min=1, help="Tensor-parallel ranks that load the scales.", show_default=False),
+    typer.Option("--tp", min=1, help="Tensor-parallel ranks that load the scales."),
 ]
 SKIP_LAYERS = Annotated[
     str | None,
-    typer.Option("--skip-layers", help="Layers left unquantized, such as 0,1,29.", show_default=False),
+    typer.Option("--skip-layers", help="Layers left unquantized, such as 0,1,29."),
 ]
 ONLINE = Annotated[
     list[str] | None,
-    typer.Option(
-        "--online",
-        help=f"A cache with scales per token and head: {_listed(ONLINE_POLICIES)}.",
-        show_default=False,
-    ),
+    typer.Option("--online", help=f"A cache with scales per token and head: {_listed(ONLINE_POLICIES)}."),
 ]
 DEVICE = Annotated[
     str | None,
-    typer.Option("--device", help="cpu, cuda or cuda:N. Default: CUDA if there is one.", show_default=False),
+    typer.Option("--device", help="cpu, cuda or cuda:N. Default: CUDA if there is one."),
 ]
 
 MANIFEST = Annotated[
     Path | None,
-    typer.Option("--manifest", help="Serving manifest, JSON: kept in the run.", show_default=False),
+    typer.Option("--manifest", help="Serving manifest, JSON: kept in the run."),
 ]
 POLICY = Annotated[
     Path | None,
-    typer.Option(
-        "--policy", help="Its hash and date are kept in the run: limits before results.", show_default=False
-    ),
+    typer.Option("--policy", help="Its hash and date are kept in the run: limits before results."),
 ]
 
 

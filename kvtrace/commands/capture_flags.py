@@ -17,12 +17,10 @@ from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON  # noqa: TC001
 
 
 def capture_flags(
-    model: Annotated[str, typer.Option("--model", help="As vllm serve takes it.", show_default=False)],
+    model: Annotated[str, typer.Option("--model", help="As vllm serve takes it.")],
     directory: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", help="Folder for traces; one a start of an engine.", show_default=False
-        ),
+        typer.Option("--output", "-o", help="Folder for traces; one a start of an engine."),
     ],
     position_stride: POSITION_STRIDE = 16,
     request_fraction: REQUEST_FRACTION = 1.0,
@@ -30,11 +28,7 @@ def capture_flags(
     byte_budget: BYTE_BUDGET = None,
     only_workload: Annotated[
         list[str] | None,
-        typer.Option(
-            "--only-workload",
-            help="Sample only requests with this label; repeat for more.",
-            show_default=False,
-        ),
+        typer.Option("--only-workload", help="Sample only requests with this label; repeat for more."),
     ] = None,
     off: Annotated[
         bool, typer.Option("--off", help="Start switched off, and print how to switch it on.")
@@ -42,9 +36,7 @@ def capture_flags(
     workload: Annotated[str, typer.Option("--workload", help="The label in the client's call.")] = "chat",
     request_id: Annotated[
         str | None,
-        typer.Option(
-            "--id", help="The client's own id in its call, to join outcomes later.", show_default=False
-        ),
+        typer.Option("--id", help="The client's own id in its call, to join outcomes later."),
     ] = None,
     base_url: Annotated[
         str, typer.Option("--url", help="Where clients reach the server.")

@@ -12,21 +12,21 @@ from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON  # noqa: TC001
 
 
 def _size(name: str, what: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(name, min=1, help=what, show_default=False)
+    option: typer.models.OptionInfo = typer.Option(name, min=1, help=what)
     return option
 
 
 def capture_plan(
     model: Annotated[
         Path | None,
-        typer.Option("--model", help="A checkpoint whose config.json has the sizes.", show_default=False),
+        typer.Option("--model", help="A checkpoint whose config.json has the sizes."),
     ] = None,
     layers: Annotated[int | None, _size("--layers", "Captured layers.")] = None,
     kv_heads: Annotated[int | None, _size("--kv-heads", "KV heads, over all ranks.")] = None,
     head_dim: Annotated[int | None, _size("--head-dim", "Values of one head.")] = None,
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32"] | None,
-        typer.Option("--dtype", help="Of K and V; default: bfloat16.", show_default=False),
+        typer.Option("--dtype", help="Of K and V; default: bfloat16."),
     ] = None,
     rate: Annotated[float, typer.Option("--rate", help="Prompt and output tokens a second.")] = 1000.0,
     tokens_per_request: Annotated[
@@ -38,7 +38,6 @@ def capture_plan(
             "--position-stride",
             min=1,
             help="1 in so many positions; repeat for more. Default: 1, 4, 16 and 64.",
-            show_default=False,
         ),
     ] = None,
     request_fraction: REQUEST_FRACTION = 1.0,

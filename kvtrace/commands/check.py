@@ -11,11 +11,11 @@ from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deli
 
 
 def check(
-    run: Annotated[Path, typer.Argument(help="A run: the output of kvtrace replay.", show_default=False)],
-    policy: Annotated[Path, typer.Option("--policy", help="The limits, a policy.toml.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run: the output of kvtrace replay.")],
+    policy: Annotated[Path, typer.Option("--policy", help="The limits, a policy.toml.")],
     candidate: Annotated[
         str | None,
-        typer.Option("--candidate", help="Which one; else what the engine used.", show_default=False),
+        typer.Option("--candidate", help="Which one; else what the engine used."),
     ] = None,
     output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,

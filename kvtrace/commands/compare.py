@@ -11,18 +11,11 @@ from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deli
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Runs of kvtrace replay.", show_default=False)],
-    policy: Annotated[
-        Path | None, typer.Option("--policy", help="The limits that decide.", show_default=False)
-    ] = None,
+    runs: Annotated[list[Path], typer.Argument(help="Runs of kvtrace replay.")],
+    policy: Annotated[Path | None, typer.Option("--policy", help="The limits that decide.")] = None,
     allow_different: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow-different",
-            metavar="FIELD",
-            help="Let the runs differ in this, repeatable.",
-            show_default=False,
-        ),
+        typer.Option("--allow-different", metavar="FIELD", help="Let the runs differ in this, repeatable."),
     ] = None,
     baseline: Annotated[
         str | None,
@@ -30,7 +23,6 @@ def compare(
             "--baseline",
             metavar="CANDIDATE",
             help="Compare every row with this one; else each with the simplest that differs in the least.",
-            show_default=False,
         ),
     ] = None,
     output_format: FORMAT_TEXT_JSON = "text",

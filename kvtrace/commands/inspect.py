@@ -12,7 +12,7 @@ from kvtrace.errors import InputError
 
 
 def inspect(
-    trace: Annotated[Path, typer.Argument(help="A trace: NAME.kvtrace.", show_default=False)],
+    trace: Annotated[Path, typer.Argument(help="A trace: NAME.kvtrace.")],
     verify: Annotated[bool, typer.Option("--verify", help="Reread and check every tensor.")] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="Write what is provably good to a new trace, -o NEW.")

@@ -13,9 +13,7 @@ FORMAT_TEXT_JSON = Annotated[
     Literal["text", "json"], typer.Option("--format", help="For people, or for programs.")
 ]
 JSON = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
-OUTPUT = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write there instead of to stdout.", show_default=False)
-]
+OUTPUT = Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of to stdout.")]
 FORCE = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
 
 

@@ -15,19 +15,11 @@ if TYPE_CHECKING:
 
 
 def query(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="The output of kvtrace replay.", show_default=False)
-    ] = None,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A query; see --list.", show_default=False)
-    ] = None,
-    sql: Annotated[str | None, typer.Option("--sql", help="Your own SELECT.", show_default=False)] = None,
-    param: Annotated[
-        list[str] | None, typer.Option("--param", help="NAME=VALUE, repeatable.", show_default=False)
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Give at most this many rows.", show_default=False)
-    ] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="The output of kvtrace replay.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A query; see --list.")] = None,
+    sql: Annotated[str | None, typer.Option("--sql", help="Your own SELECT.")] = None,
+    param: Annotated[list[str] | None, typer.Option("--param", help="NAME=VALUE, repeatable.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Give at most this many rows.")] = None,
     output_format: Annotated[Literal["table", "csv", "json", "parquet"], typer.Option("--format")] = "table",
     as_json: JSON = False,
     output: OUTPUT = None,

@@ -32,9 +32,7 @@ from kvtrace.errors import InputError
 
 def replay(
     traces: TRACES,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The run: a new directory.", show_default=False)
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The run: a new directory.")],
     scales: SCALES = None,
     artifact_format: ARTIFACT_FORMAT = None,
     against: AGAINST = None,

@@ -40,9 +40,7 @@ _MOST_WITH_INTERVALS = 16
 
 
 def report(
-    inputs: Annotated[
-        list[Path], typer.Argument(metavar="TRACE|RUN", help="Traces, or one run.", show_default=False)
-    ],
+    inputs: Annotated[list[Path], typer.Argument(metavar="TRACE|RUN", help="Traces, or one run.")],
     scales: SCALES = None,
     artifact_format: ARTIFACT_FORMAT = None,
     against: AGAINST = None,
@@ -60,7 +58,6 @@ def report(
             "--intervals/--no-intervals",
             help="For the JSON: sum by group of requests too, as kvtrace replay --intervals does. "
             f"On for up to {_MOST_WITH_INTERVALS} candidates if the tensors are there.",
-            show_default=False,
         ),
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Heads listed per candidate, K and V.")] = 5,
@@ -72,7 +69,7 @@ def report(
     output: OUTPUT = None,
     plots: Annotated[
         Path | None,
-        typer.Option("--plots", help="Write the main charts there too, as PNG and SVG.", show_default=False),
+        typer.Option("--plots", help="Write the main charts there too, as PNG and SVG."),
     ] = None,
     force: FORCE = False,
 ) -> None:

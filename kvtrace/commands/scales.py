@@ -18,16 +18,13 @@ EXIT_ERRORS = 1
 
 
 def scales(
-    artifact: Annotated[Path, typer.Argument(help="A checkpoint or file of scales.", show_default=False)],
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Compare with this trace.", show_default=False)
-    ] = None,
+    artifact: Annotated[Path, typer.Argument(help="A checkpoint or file of scales.")],
+    trace: Annotated[Path | None, typer.Option("--trace", help="Compare with this trace.")] = None,
     engine: Annotated[
         str | None,
         typer.Option(
             "--engine",
             help="vllm, sglang, tensorrt-llm, or numerics such as vllm-cpu. Default: the format's own.",
-            show_default=False,
         ),
     ] = None,
     backend: BACKEND = None,
@@ -35,16 +32,12 @@ def scales(
     against: Annotated[
         Path | None,
         typer.Option(
-            "--against",
-            help="Compare the artifact's weights and tokenizer with this checkpoint's.",
-            show_default=False,
+            "--against", help="Compare the artifact's weights and tokenizer with this checkpoint's."
         ),
     ] = None,
     calibrated_at_length: Annotated[
         int | None,
-        typer.Option(
-            "--calibrated-at-length", min=1, help="For artifacts that do not say.", show_default=False
-        ),
+        typer.Option("--calibrated-at-length", min=1, help="For artifacts that do not say."),
     ] = None,
     artifact_format: ARTIFACT_FORMAT = None,
     output_format: FORMAT_TEXT_JSON = "text",
