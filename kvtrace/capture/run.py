@@ -100,7 +100,7 @@ def capture_offline(
         if trace is None:
             return OfflineCapture(told.done, is_interrupted, has_trace=False)
         faults = _faults(trace)
-        _put_in_place(trace.path, output)
+        put(trace.path, output)  # what had the name goes only when the new one is there
         return OfflineCapture(told.done, is_interrupted, has_trace=True, faults=faults)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -267,8 +267,3 @@ def _faults(trace: Trace) -> tuple[str, ...]:
     if lost:
         failures.append(f"{lost:,} rows were lost (kvtrace inspect says why)")
     return tuple(failures)
-
-
-def _put_in_place(trace: Path, output: Path) -> None:
-    """Give the new trace its name; what had it goes only when the new one is there."""
-    put(trace, output)
