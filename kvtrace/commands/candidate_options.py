@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -13,7 +15,7 @@ from kvtrace.numerics import DEFAULT_ENGINE, ENGINES, FORMATS
 from kvtrace.numerics.online import ONLINE_POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kvtrace.candidates.setup import ServingSetup
     from kvtrace.evaluation import ReplayRequest
@@ -102,22 +104,49 @@ POLICY = Annotated[
 ]
 
 
-def request_for(
-    traces: list[Path],
-    *,
-    scales: list[Path] | None,
-    artifact_format: str | None,
-    against: Path | None,
-    engine: str | None,
-    fp8_format: str | None,
-    backend: str | None,
-    tp: int | None,
-    skip_layers: str | None,
-    manifest: Path | None,
-    policy: Path | None,
-    device: str | None,
-    online: list[str] | None = None,
-) -> ReplayRequest:
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """What every command that replays is told, an option a field."""
+
+    scales: SCALES = None
+    artifact_format: ARTIFACT_FORMAT = None
+    against: AGAINST = None
+    engine: ENGINE = None
+    fp8_format: FP8_FORMAT = None
+    backend: BACKEND = None
+    tp: TENSOR_PARALLEL = None
+    skip_layers: SKIP_LAYERS = None
+    online: ONLINE = None
+    manifest: MANIFEST = None
+    policy: POLICY = None
+    device: DEVICE = None
+
+
+def with_replay_options(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `ReplayOptions`, but those left out, where it takes `options`.
+
+    Typer reads a command's signature: the decorated one has an option in the place of each field.
+    """
+    hints = get_type_hints(ReplayOptions, include_extras=True)
+    names = [field.name for field in fields(ReplayOptions) if field.name not in left_out]
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]) for name in names]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            command(options=ReplayOptions(**{name: given.pop(name) for name in names}), **given)
+
+        shown: list[Parameter] = []
+        for one in signature(command, eval_str=True).parameters.values():
+            shown += added if one.name == "options" else [one.replace(kind=Parameter.KEYWORD_ONLY)]
+        run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in shown}
+        return run
+
+    return decorated
+
+
+def request_for(traces: list[Path], options: ReplayOptions) -> ReplayRequest:
     """Return the replay that the options ask for.
 
     Raises InputError: an unknown name or layer, no captured layer is left to quantize, or a trace or file
@@ -127,19 +156,24 @@ def request_for(
     from kvtrace.runs.manifest import load_manifest
     from kvtrace.trace.reader import open_trace
 
-    supplied, stamp = load_manifest(manifest) if manifest else None, _policy_stamp(policy)
+    supplied = load_manifest(options.manifest) if options.manifest else None
+    stamp = _policy_stamp(options.policy)
     opened = [open_trace(path) for path in traces]
-    setup = _chosen_setup(opened, engine, fp8_format)
-    setup = replace(setup, backend=backend, tp=tp, skip_layers=_layers(skip_layers, opened))
+    setup = replace(
+        _chosen_setup(opened, options.engine, options.fp8_format),
+        backend=options.backend,
+        tp=options.tp,
+        skip_layers=_layers(options.skip_layers, opened),
+    )
     request = standard_request(
         opened,
-        scales or (),
+        options.scales or (),
         setup,
-        artifact_format=artifact_format,
-        policies=online or (),
-        against=against,
+        artifact_format=options.artifact_format,
+        policies=options.online or (),
+        against=options.against,
     )
-    return replace(request, manifest=supplied, policy=stamp, device=device)
+    return replace(request, manifest=supplied, policy=stamp, device=options.device)
 
 
 def _policy_stamp(path: Path | None) -> PolicyStamp | None:

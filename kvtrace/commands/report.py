@@ -11,20 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kvtrace.commands.candidate_options import (
-    AGAINST,
-    ARTIFACT_FORMAT,
-    BACKEND,
-    DEVICE,
-    ENGINE,
-    FP8_FORMAT,
-    MANIFEST,
-    POLICY,
-    SCALES,
-    SKIP_LAYERS,
-    TENSOR_PARALLEL,
-    request_for,
-)
+from kvtrace.commands.candidate_options import ReplayOptions, request_for, with_replay_options
 from kvtrace.commands.notes import notes_on_stderr
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
 from kvtrace.errors import InputError, NotATraceError, OutputExistsError
@@ -39,19 +26,10 @@ _MOST_WITH_INTERVALS = 16
 """Their sums by group of requests cost as much as those by cell."""
 
 
+@with_replay_options("online")
 def report(
     inputs: Annotated[list[Path], typer.Argument(metavar="TRACE|RUN", help="Traces, or one run.")],
-    scales: SCALES = None,
-    artifact_format: ARTIFACT_FORMAT = None,
-    against: AGAINST = None,
-    engine: ENGINE = None,
-    fp8_format: FP8_FORMAT = None,
-    backend: BACKEND = None,
-    tp: TENSOR_PARALLEL = None,
-    skip_layers: SKIP_LAYERS = None,
-    manifest: MANIFEST = None,
-    policy: POLICY = None,
-    device: DEVICE = None,
+    options: ReplayOptions,
     intervals: Annotated[
         bool | None,
         typer.Option(
@@ -93,10 +71,10 @@ def report(
         if path is not None and path.exists() and not force:
             raise OutputExistsError(f"{path}: exists; give another name, or --force to overwrite it")
     fixed = {
-        "--scales": scales,
-        "--against": against,
-        "--manifest": manifest,
-        "--policy": policy,
+        "--scales": options.scales,
+        "--against": options.against,
+        "--manifest": options.manifest,
+        "--policy": options.policy,
         "--intervals": intervals,
     }
     is_run = _is_run(inputs, [option for option, given in fixed.items() if given])
@@ -106,20 +84,7 @@ def report(
         else:
             require_extra("analysis", "report", "torch", "safetensors")
             with notes_on_stderr(logging.WARNING):
-                request = request_for(
-                    inputs,
-                    scales=scales,
-                    artifact_format=artifact_format,
-                    against=against,
-                    engine=engine,
-                    fp8_format=fp8_format,
-                    backend=backend,
-                    tp=tp,
-                    skip_layers=skip_layers,
-                    manifest=manifest,
-                    policy=policy,
-                    device=device,
-                )
+                request = request_for(inputs, options)
                 run = _replayed(request, intervals, Path(scratch) / "run")
         opened = open_run(run)
         built = build_report(opened, top=top, run_kept=is_run)
