@@ -159,9 +159,8 @@ def _refuse_duplicates(sources: Sequence[TraceSelection]) -> None:
     if both:
         raise InputError(
             f"{len(both)} prompts are in the calibration and held out as well (prompt hash "
-            f"{min(both)[:12]}…), so "
-            "the evaluation would be of what was calibrated on; restrict --workload, or hold out another "
-            "workload"
+            f"{min(both)[:12]}…), so the evaluation would be of what was calibrated on; restrict --workload, "
+            "or hold out another workload"
         )
 
 

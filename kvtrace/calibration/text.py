@@ -126,7 +126,6 @@ def _held_out(calibration: Calibration) -> Iterator[str]:
         )
         yield (
             f"  {cost.tensor.upper()}  error {cost.mean_relative_error:.5f}, out of range "
-            f"{out_of_range:.2e}, "
-            f"clipped {clipped:.2e}, flushed {flushed:.2e}; "
-            f"worst layer {layer} head {head}: {cost.worst_relative_error:.5f}"
+            f"{out_of_range:.2e}, clipped {clipped:.2e}, flushed {flushed:.2e}; worst layer {layer} head "
+            f"{head}: {cost.worst_relative_error:.5f}"
         )
