@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.calibration.calibrate import Calibration
-    from kvtrace.calibration.dataset import DatasetPart
+    from kvtrace.calibration.manifest import ManifestRows
 
 MODEST_HEADROOM: Final = 4.0
 """Advised where wider is free: two octaves of room, and no more than the evidence of one trace supports."""
@@ -61,7 +61,7 @@ def _head(calibration: Calibration) -> Iterator[str]:
         yield f"  {dead} heads have no value other than 0; their scale is 1.0"
 
 
-def _part_text(part: DatasetPart) -> str:
+def _part_text(part: ManifestRows) -> str:
     return (
         f"{part.num_requests:,} requests, {part.num_tokens:,} tokens, positions up to {part.max_position:,}"
     )
