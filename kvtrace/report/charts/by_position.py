@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import altair as alt
 
-from kvtrace.report.charts.axes import Spec, layered, share_axis, tensor_colour
+from kvtrace.report.charts.axes import Spec, crowded_axis, layered, share_axis, tensor_colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def by_position(*, title: str, floor: float | None) -> Spec:
             "position:O",
             sort=_BY_ORDER,
             title="position, from",
-            axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="parity", labelSeparation=6),
+            axis=crowded_axis(),
             scale=alt.Scale(paddingInner=0.25),
         ),
         xOffset=alt.XOffset("series:N", scale=alt.Scale(domain=series)),

@@ -6,7 +6,7 @@ from typing import Final
 
 import altair as alt
 
-from kvtrace.report.charts.axes import SHARE_LABEL, Spec, layered
+from kvtrace.report.charts.axes import SHARE_LABEL, Spec, crowded_axis, layered
 
 CELLS: Final = "cells"
 CHOSEN: Final = "chosen"
@@ -37,11 +37,7 @@ def heat_map(*, low: float, high: float, decibels: bool = False) -> Spec:
         labelLimit=60,
         labelExpr="format(datum.value, '.0f') + ' dB'" if decibels else SHARE_LABEL,
     )
-    x = alt.X(
-        "layer:O",
-        title="layer",
-        axis=alt.Axis(labelAngle=0, labelOverlap="parity", labelSeparation=6, ticks=False),
-    )
+    x = alt.X("layer:O", title="layer", axis=crowded_axis())
     y = alt.Y("kv_head:O", title="KV head", axis=alt.Axis(ticks=False))
     cells = alt.Chart(alt.NamedData(CELLS)).encode(x=x, y=y, description="text:N", tooltip="text:N")
     coloured = (
