@@ -54,7 +54,7 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
     chosen = _chosen_candidate(connection, run, candidate)
     name, policy = chosen.candidate, policy_file.policy
     segments = protected_segments(policy, workloads_of(connection))
-    measured = measure(connection, name, segments)
+    measured = measure(connection, chosen, segments)
     by_segment = _q_values(segments, measured, policy)
     outcomes = tuple(
         _segment_outcome(segment, one, found, policy)

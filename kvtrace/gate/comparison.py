@@ -5,11 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
-from kvtrace.gate.outcome import (  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.gate.outcome import (
     HeadOutcome,
     MaybeInfinite,
+    Outcome,
     PolicyReference,
     SegmentOutcome,
 )
@@ -43,11 +42,7 @@ class Decision(StrEnum):
     no_policy = "not decided: no policy"
 
 
-class _Compared(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class TensorEvidence(_Compared):
+class TensorEvidence(Outcome):
     """K or V of one candidate, over all heads and requests."""
 
     tensor: str
@@ -80,7 +75,7 @@ class TensorEvidence(_Compared):
     sqnr_high_db: float | None = None
 
 
-class PairedSegment(_Compared):
+class PairedSegment(Outcome):
     """Clipped vectors against another row in one segment, request by request."""
 
     name: str
@@ -93,7 +88,7 @@ class PairedSegment(_Compared):
     num_higher: int
 
 
-class Paired(_Compared):
+class Paired(Outcome):
     """Clipped vectors against another row, request by request."""
 
     tensor: str
@@ -126,7 +121,7 @@ def of_difference(found: PairedDifference) -> dict[str, Any]:
     return {name: getattr(found, name) for name in alike}
 
 
-class DecisionRow(_Compared):
+class DecisionRow(Outcome):
     """One candidate."""
 
     name: str
@@ -155,7 +150,7 @@ class DecisionRow(_Compared):
     """What the policy says of each of its segments, as `kvtrace check` does; empty without a policy."""
 
 
-class Comparison(_Compared):
+class Comparison(Outcome):
     """The decision table."""
 
     schema_version: str = COMPARISON_SCHEMA_VERSION

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
+    from kvtrace.gate.contenders import Contender
     from kvtrace.gate.segments import ProtectedSegment
 
 _SEGMENT_ROWS: Final = """
@@ -81,8 +82,6 @@ FROM scales JOIN (SELECT DISTINCT stratum, source FROM gate_rows) USING (source)
 WHERE candidate = $candidate AND is_quantized
 GROUP BY stratum
 """
-
-_IS_ONLINE: Final = "SELECT kind = 'online' FROM candidates WHERE candidate = $candidate"
 
 _ANY: Final = (0, 2**62)
 
@@ -173,26 +172,29 @@ def workloads_of(connection: duckdb.DuckDBPyConnection) -> set[str]:
 
 
 def measure(
-    connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
+    connection: duckdb.DuckDBPyConnection, chosen: Contender, segments: Sequence[ProtectedSegment]
 ) -> list[MeasuredSegment]:
-    """Return coverage and sums of each segment under `candidate`, in order.
+    """Return coverage and sums of each segment under a candidate, in order.
 
     connection: to the run, with the views and measures of queries/. Heads that the candidate leaves
     unquantized are left out: nothing of theirs can leave a range. So are traces in which it does not exist,
     such as `effective` in a trace of an unquantized cache. Sums are weighted by what the rows were sampled
     from.
     """
+    candidate = chosen.candidate
     select_rows(connection, candidate, segments)
     extents = {row[0]: Extent(*row[1:]) for row in connection.execute(_COVERAGE).fetchall()}
     quantized = dict(connection.execute(_QUANTIZED_HEADS, {"candidate": candidate}).fetchall())
-    (is_online,) = connection.execute(_IS_ONLINE, {"candidate": candidate}).fetchone() or (False,)
 
     def tables(sql: str) -> list[HeadTable]:
         columns = connection.execute(sql, {"candidate": candidate}).fetchnumpy()
         arrays = {name: np.ma.filled(np.ma.asarray(values), 0) for name, values in columns.items()}
         bounds = np.searchsorted(arrays["segment"], np.arange(len(segments) + 1))
         return [
-            HeadTable({name: values[start:stop] for name, values in arrays.items()}, is_online=is_online)
+            HeadTable(
+                {name: values[start:stop] for name, values in arrays.items()},
+                is_online=chosen.kind == "online",
+            )
             for start, stop in pairwise(bounds)
         ]
 

@@ -30,11 +30,13 @@ class Verdict(StrEnum):
         return {Verdict.within: 0, Verdict.breached: 1, Verdict.not_enough: 3}[self]
 
 
-class _Outcome(BaseModel):
+class Outcome(BaseModel):
+    """A part of what a check or a comparison says."""
+
     model_config = ConfigDict(frozen=True)
 
 
-class HeadOutcome(_Outcome):
+class HeadOutcome(Outcome):
     """One KV head's K or V against one limit."""
 
     layer: int
@@ -64,7 +66,7 @@ def of_vectors(found: FractionIntervals, entry: int) -> dict[str, Any]:
     }
 
 
-class LimitOutcome(_Outcome):
+class LimitOutcome(Outcome):
     """One limit in one segment, over all quantized heads."""
 
     limit: str
@@ -89,7 +91,7 @@ class LimitOutcome(_Outcome):
     """Why it cannot be told."""
 
 
-class SegmentOutcome(_Outcome):
+class SegmentOutcome(Outcome):
     """One protected segment."""
 
     name: str
@@ -115,7 +117,7 @@ class SegmentOutcome(_Outcome):
     limits: tuple[LimitOutcome, ...]
 
 
-class PolicyReference(_Outcome):
+class PolicyReference(Outcome):
     """The policy that decided, so that it is seen to be older than the results."""
 
     path: str
@@ -128,7 +130,7 @@ class PolicyReference(_Outcome):
     """Whether the run names this policy's hash; None where it names none."""
 
 
-class CheckOutcome(_Outcome):
+class CheckOutcome(Outcome):
     """The whole check."""
 
     schema_version: str = CHECK_SCHEMA_VERSION

@@ -31,8 +31,6 @@ class Engine:
     """Names of the formats its write path offers; the first is its default."""
     rounding: Rounding
     """From where on values are clipped follows from it, and the cast where the engine has none of its own."""
-    exactness: str
-    """What is known about equality with the engine, for people."""
     platforms: tuple[str, ...] = ()
     """Of `kvtrace.trace.platforms`: where its product's backends can write so."""
     default_on: str | None = None
