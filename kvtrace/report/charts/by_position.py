@@ -11,9 +11,6 @@ from kvtrace.report.charts.axes import Spec, crowded_axis, layered, share_axis, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STRATA: Final = "strata"
-CALIBRATED: Final = "calibrated"
-
 
 def by_position(*, title: str, floor: float | None) -> Spec:
     """Return the chart. floor: where a share of 0 is drawn; None: the values are dB.
@@ -29,7 +26,7 @@ def by_position(*, title: str, floor: float | None) -> Spec:
     else:
         scale, axis = share_axis(floor, title)
     series = ["K prefill", "V prefill", "K decode", "V decode"]
-    base = alt.Chart(alt.NamedData(STRATA)).encode(
+    base = alt.Chart(alt.NamedData("strata")).encode(
         x=alt.X(
             "position:O",
             sort=_BY_ORDER,
@@ -71,7 +68,7 @@ _BY_ORDER: Final = alt.EncodingSortField("order", op="min")
 
 
 def _calibrated() -> Iterator[alt.Chart]:
-    base = alt.Chart(alt.NamedData(CALIBRATED))
+    base = alt.Chart(alt.NamedData("calibrated"))
     for edge, baseline, offset in _EDGES:
         x = alt.X("position:O", sort=_BY_ORDER, bandPosition=edge)
         at_edge = base.transform_filter(f"datum.edge == {edge}")
