@@ -134,7 +134,8 @@ def with_replay_options(*left_out: str) -> Callable[[Callable[..., None]], Calla
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(**given: Any) -> None:
-            command(options=ReplayOptions(**{name: given.pop(name) for name in names}), **given)
+            options = {name: given.pop(name) for name in names if name in given}
+            command(options=ReplayOptions(**options), **given)
 
         shown: list[Parameter] = []
         for one in signature(command, eval_str=True).parameters.values():
