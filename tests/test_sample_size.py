@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvtrace.sample_size import design_effect, requests_for_margin, requests_without_event
-from kvtrace.stats import fraction_intervals, request_sums
+from kvtrace.stats.fractions import fraction_intervals, request_sums
 
 
 def test_one_vector_a_request_is_the_textbook_sample_size_of_a_fraction() -> None:

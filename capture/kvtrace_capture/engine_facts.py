@@ -9,16 +9,13 @@ import importlib
 import importlib.metadata
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import torch
 
 from kvtrace.trace.fingerprint import fingerprint_checkpoint
 from kvtrace.trace.format import EngineRecord, LayerRecord, ModelRecord
 from kvtrace_capture.vllm_versions import is_tried
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _SETTINGS: Final = {
     "scheduler_config": (
@@ -218,7 +215,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(v) for v in _in_order(value)]
+        ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        return [_plain(v) for v in ordered]
     if hasattr(value, "name") and hasattr(value, "value"):
         return value.name
     if value is None or isinstance(value, bool | int | str):
@@ -226,7 +224,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if json.dumps(value) not in ("NaN", "Infinity", "-Infinity") else str(value)
     return str(value)
-
-
-def _in_order(values: Iterable[Any]) -> Iterable[Any]:
-    return sorted(values, key=str) if isinstance(values, set | frozenset) else values

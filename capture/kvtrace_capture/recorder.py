@@ -18,7 +18,7 @@ from kvtrace_capture.drop_tally import DropTally, Reason, RefusalLog
 from kvtrace_capture.gathered_rows import GatheredRows
 from kvtrace_capture.host_copy import HostCopy
 from kvtrace_capture.row_selection import RowSelection, select_rows
-from kvtrace_capture.step_plan import PlannedRows, StepPlan, spell_out
+from kvtrace_capture.step_plan import PlannedRows, StepPlan, planned_rows
 from kvtrace_capture.writer import StepRows
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class StepRecorder:
         self._gathered.clear()
         self._has_fault = False
         try:
-            planned = spell_out(plan, self._block_sizes)
+            planned = planned_rows(plan, self._block_sizes)
             step_bytes = len(planned.request) * self._row_bytes
             refusal = self._refusal(plan, step_bytes)
             if refusal is None:
@@ -178,15 +178,14 @@ class StepRecorder:
 
     def _end(self, plan: StepPlan, planned: PlannedRows) -> None:
         try:
-            self._send_off(plan, planned)
+            if not self._has_fault:
+                self._send_off(plan, planned)
         except Exception as error:  # noqa: BLE001 -- a fault of capture must never reach a request
             self._note_fault(error)
         if self._has_fault:
             self._dropped.add(planned.request, "hook_failed")
 
     def _send_off(self, plan: StepPlan, planned: PlannedRows) -> None:
-        if self._has_fault:
-            return
         if silent := self._gathered.silent_layers():
             raise RuntimeError(f"these layers did not write their cache in a step: {', '.join(silent)}")
         found = [selection.found for _, selection in self._selections.values()]

@@ -7,7 +7,7 @@ nothing here imports vllm.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.trace.format import RequestRecord, seal
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvtrace_capture.journal import Journal
-    from kvtrace_capture.sampler import Choice, Sampler
+    from kvtrace_capture.sampler import Sampler
     from kvtrace_capture.sampling_switch import Sampling
 
 RUNNING = "running"
@@ -28,13 +28,9 @@ RUNNING = "running"
 class _Followed:
     """A request that has not finished."""
 
-    number: int
-    choice: Choice
-    workload: str
-    client_id: str | None
-    prompt_hash: str | None
-    prompt_tokens: int
-    arrived_at: float
+    record: RequestRecord
+    """As it arrived."""
+    stride: int
     blocks: list[list[int]] = field(default_factory=list)
     computed: list[tuple[int, int]] = field(default_factory=list)
     """Disjoint position ranges that went to the workers, in order."""
@@ -92,22 +88,23 @@ class RequestLog:
         labels = self._sampler.read_labels(params.extra_args if params is not None else None)
         choice = self._sampler.choose(labels)
         if request.resumable:  # its prompt grows later, so prefill and decode could not be told apart
-            choice = type(choice)(
-                sampled=False, stride=choice.stride, offset=0, sampling_id=choice.sampling_id
-            )
+            choice = replace(choice, sampled=False, offset=0)
         token_ids = request.prompt_token_ids
-        followed = _Followed(
-            number=self._num_requests,
-            choice=choice,
+        record = RequestRecord(
+            request=self._num_requests,
             workload=labels.workload,
             client_id=hash_client_id(self._key, labels.client_id) if labels.client_id else None,
             prompt_hash=hash_prompt(self._key, token_ids) if token_ids is not None else None,
+            sampled=choice.sampled,
+            sampling_id=choice.sampling_id,
+            offset=choice.offset,
             prompt_tokens=request.num_prompt_tokens,
             arrived_at=time.time(),
+            status=RUNNING,
         )
         self._num_requests += 1
-        self._followed[request.request_id] = followed
-        self._journal.append(seal(_record(followed, status=RUNNING)))
+        self._followed[request.request_id] = _Followed(record, choice.stride)
+        self._journal.append(seal(record))
 
     def plan_step(self, scheduled: Any) -> StepPlan:
         """Return what the workers capture in the step that a `SchedulerOutput` describes.
@@ -166,29 +163,24 @@ class RequestLog:
         followed = self._followed.pop(request.request_id)
         # The last output token is never fed back, though an asynchronous scheduler may have sent it to a
         # worker before it knew that it was the last.
-        fed = followed.prompt_tokens + max(request.num_output_tokens - 1, 0)
+        record = followed.record
+        fed = record.prompt_tokens + max(request.num_output_tokens - 1, 0)
         computed = min(followed.computed[-1][1] if followed.computed else 0, fed)
         reason = request.get_finished_reason()
-        self._journal.append(
-            seal(
-                _record(
-                    followed,
-                    status=str(reason) if reason is not None else str(request.status).lower(),
-                    output_tokens=request.num_output_tokens,
-                    computed_tokens=computed,
-                    missing=_gaps(
-                        followed.captured if followed.choice.sampled else followed.computed, computed
-                    ),
-                    switched_off=_switched_off(followed, computed),
-                    preemptions=request.num_preemptions,
-                )
-            )
-        )
+        ended = {
+            "status": str(reason) if reason is not None else str(request.status).lower(),
+            "output_tokens": request.num_output_tokens,
+            "computed_tokens": computed,
+            "missing": _gaps(followed.captured if record.sampled else followed.computed, computed),
+            "switched_off": _switched_off(followed, computed),
+            "preemptions": request.num_preemptions,
+        }
+        self._journal.append(seal(record.model_copy(update=ended)))
 
     def _plan(self, followed: _Followed, start: int, num_tokens: int, planned: list[PlannedRequest]) -> None:
         end = start + num_tokens
         followed.computed = _joined(followed.computed, (start, end))
-        if not followed.choice.sampled:
+        if not followed.record.sampled:
             return
         if followed.cut_at is not None:
             if not self._look_back:
@@ -197,10 +189,10 @@ class RequestLog:
         else:
             followed.captured = _joined(followed.captured, (start, end))
         plan = plan_request(
-            request=followed.number,
-            sampling_id=followed.choice.sampling_id,
-            stride=followed.choice.stride,
-            offset=followed.choice.offset,
+            request=followed.record.request,
+            sampling_id=followed.record.sampling_id,
+            stride=followed.stride,
+            offset=followed.record.offset,
             start=max(start - self._look_back, 0),
             end=end,
             blocks=followed.blocks,
@@ -210,24 +202,9 @@ class RequestLog:
             planned.append(plan)
 
 
-def _record(followed: _Followed, **fields: Any) -> RequestRecord:
-    return RequestRecord(
-        request=followed.number,
-        workload=followed.workload,
-        client_id=followed.client_id,
-        prompt_hash=followed.prompt_hash,
-        sampled=followed.choice.sampled,
-        sampling_id=followed.choice.sampling_id,
-        offset=followed.choice.offset,
-        prompt_tokens=followed.prompt_tokens,
-        arrived_at=followed.arrived_at,
-        **fields,
-    )
-
-
 def _switched_off(followed: _Followed, end: int) -> tuple[tuple[int, int], ...]:
     """Return the ranges of [0, end) that were computed and, since capture was off, not captured."""
-    if followed.cut_at is None or not followed.choice.sampled:
+    if followed.cut_at is None or not followed.record.sampled:
         return ()
     explained = followed.captured
     for gap in _gaps(followed.computed, end):

@@ -47,24 +47,16 @@ class Sampler:
     """Draws a `Choice` for each request under the rules in force."""
 
     def __init__(self, settings: CaptureSettings, sampling_id: int = 0) -> None:
-        self._settings = settings
-        self._sampling_id = sampling_id
+        self.settings = settings
+        """The rules in force."""
+        self.sampling_id = sampling_id
+        """Their number."""
         self._random = random.Random(settings.seed)  # noqa: S311 -- sampling, no secret
         self._workloads: set[str] = set()
 
-    @property
-    def settings(self) -> CaptureSettings:
-        """The rules in force."""
-        return self._settings
-
-    @property
-    def sampling_id(self) -> int:
-        """Their number."""
-        return self._sampling_id
-
     def change(self, settings: CaptureSettings, sampling_id: int) -> None:
         """Draw by other rules from now on; the random sequence and the list of workloads go on."""
-        self._settings, self._sampling_id = settings, sampling_id
+        self.settings, self.sampling_id = settings, sampling_id
 
     def read_labels(self, extra_args: Mapping[str, Any] | None) -> Labels:
         """Return the labels in `sampling_params.extra_args`, which is where HTTP's `vllm_xargs` arrives."""
@@ -72,7 +64,7 @@ class Sampler:
             return Labels()
         workload = clean_label(extra_args.get(WORKLOAD_KEY), MAX_LABEL_CHARS) or UNLABELLED
         # What the operator asked for always counts: clients cannot fill the list before it comes.
-        if workload not in self._workloads and workload not in (self._settings.workloads or ()):
+        if workload not in self._workloads and workload not in (self.settings.workloads or ()):
             if len(self._workloads) >= MAX_WORKLOADS:
                 workload = TOO_MANY_WORKLOADS
             else:
@@ -81,8 +73,8 @@ class Sampler:
 
     def choose(self, labels: Labels) -> Choice:
         """Draw whether a request with these labels is captured, and its offset."""
-        settings = self._settings
+        settings = self.settings
         is_wanted = settings.workloads is None or labels.workload in settings.workloads
         is_drawn = self._random.random() < settings.request_fraction
         offset = self._random.randrange(settings.position_stride)
-        return Choice(is_wanted and is_drawn, settings.position_stride, offset, self._sampling_id)
+        return Choice(is_wanted and is_drawn, settings.position_stride, offset, self.sampling_id)

@@ -51,7 +51,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """A plan spelled out, one entry a sampled token.
+    """A plan row by row, one entry a sampled token.
 
     request, position, sampling_id: [num_rows] int32. slots: for each KV-cache group [num_rows] int64.
     """
@@ -91,7 +91,7 @@ def plan_request(
     return PlannedRequest(request, sampling_id, first, end, stride, tuple(tables))
 
 
-def spell_out(plan: StepPlan, block_sizes: Sequence[int]) -> PlannedRows:
+def planned_rows(plan: StepPlan, block_sizes: Sequence[int]) -> PlannedRows:
     """Return every planned token with its slot in each KV-cache group.
 
     A position whose block is not there yet gets slot −1, which no cache write has.

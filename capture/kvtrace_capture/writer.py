@@ -85,7 +85,8 @@ class TraceWriter:
         self.failure: str | None = None
         self._rank = rank
         self._flush_seconds = flush_seconds
-        self._queue_bytes = queue_bytes
+        self.queue_bytes = queue_bytes
+        """Of rows that may wait."""
         self._queue: deque[StepRows | threading.Event | Literal["losses"]] = deque()
         self._queued_bytes = 0
         self._closing = False
@@ -104,11 +105,6 @@ class TraceWriter:
         self._is_loss_queued = False
         self._thread = threading.Thread(target=self._run, name="kvtrace-writer", daemon=True)
         self._thread.start()
-
-    @property
-    def queue_bytes(self) -> int:
-        """Return the bytes of rows that may wait."""
-        return self._queue_bytes
 
     def has_room(self, num_bytes: int) -> bool:
         """Return whether rows of so many bytes would be queued now."""
@@ -161,7 +157,7 @@ class TraceWriter:
         self._thread.join(timeout)
 
     def _has_room(self, num_bytes: int) -> bool:
-        return not (self.failure or self._closing or self._queued_bytes + num_bytes > self._queue_bytes)
+        return not (self.failure or self._closing or self._queued_bytes + num_bytes > self.queue_bytes)
 
     def _run(self) -> None:
         leave_the_engines_core()

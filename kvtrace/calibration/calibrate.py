@@ -118,8 +118,6 @@ def _require_every_group(groups: Mapping[Group, Magnitudes], model: ModelRecord)
         layers = sorted({layer for layer, _, _ in missing})
         raise InputError(
             f"no row of {len(missing)} of {model.num_layers * model.num_kv_heads * 2} heads is left (first: "
-            "layer "
-            f"{missing[0][0]}, KV head {missing[0][1]}, {missing[0][2]}; {len(layers)} layers in all); an "
-            "engine "
-            "would use 1.0 there: capture every layer, or loosen the restrictions"
+            f"layer {missing[0][0]}, KV head {missing[0][1]}, {missing[0][2]}; {len(layers)} layers in all); "
+            "an engine would use 1.0 there: capture every layer, or loosen the restrictions"
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.calibration.magnitudes import NOT_SELECTED, TraceSelection
+from kvtrace.calibration.manifest import ManifestCell, ManifestRows
 from kvtrace.errors import InputError
 from kvtrace.plain_text import plain
 from kvtrace.trace.strata import PHASES
@@ -52,35 +53,12 @@ class DatasetRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """Rows of one workload, phase and position octave."""
-
-    workload: str
-    phase: str
-    position_octave: int
-    num_tokens: int
-    num_requests: int
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetPart:
-    """What one side of the split holds."""
-
-    num_requests: int
-    num_tokens: int
-    max_position: int
-    max_prompt_tokens: int
-    max_output_tokens: int
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Dataset:
     """Traces with every token's side, and the two sides' contents."""
 
     sources: tuple[TraceSelection, ...]
-    calibration: DatasetPart
-    held_out: DatasetPart | None
+    calibration: ManifestRows
+    held_out: ManifestRows | None
     duplicates_comparable: bool
     """False: traces hash prompts with different keys, so equal prompts across them go unseen."""
 
@@ -159,13 +137,12 @@ def _refuse_duplicates(sources: Sequence[TraceSelection]) -> None:
     if both:
         raise InputError(
             f"{len(both)} prompts are in the calibration and held out as well (prompt hash "
-            f"{min(both)[:12]}…), so "
-            "the evaluation would be of what was calibrated on; restrict --workload, or hold out another "
-            "workload"
+            f"{min(both)[:12]}…), so the evaluation would be of what was calibrated on; restrict --workload, "
+            "or hold out another workload"
         )
 
 
-def _part(sources: Sequence[TraceSelection], side: int) -> DatasetPart:
+def _part(sources: Sequence[TraceSelection], side: int) -> ManifestRows:
     tokens_of: dict[tuple[str, int, int], int] = {}
     requests_of: dict[tuple[str, int, int], set[tuple[int, int]]] = {}
     max_position, records = -1, {}
@@ -182,14 +159,20 @@ def _part(sources: Sequence[TraceSelection], side: int) -> DatasetPart:
             cell = (requests[request].workload, phase, octave)
             tokens_of[cell] = tokens_of.get(cell, 0) + count
             requests_of.setdefault(cell, set()).add((number, request))
-    return DatasetPart(
+    return ManifestRows(
         num_requests=len(records),
         num_tokens=sum(tokens_of.values()),
         max_position=max_position,
         max_prompt_tokens=max((r.prompt_tokens for r in records.values()), default=0),
         max_output_tokens=max((r.output_tokens for r in records.values()), default=0),
         cells=tuple(
-            Cell(workload, PHASES[phase], octave, tokens_of[workload, phase, octave], len(found))
+            ManifestCell(
+                workload=workload,
+                phase=PHASES[phase],
+                position_octave=octave,
+                num_tokens=tokens_of[workload, phase, octave],
+                num_requests=len(found),
+            )
             for (workload, phase, octave), found in sorted(requests_of.items())
         ),
     )

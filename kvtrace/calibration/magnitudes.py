@@ -119,12 +119,12 @@ def _count_16_bits(source: TraceSelection, num_selections: int, progress: Progre
             entries = slice(tensor.start[segment], tensor.start[segment + 1])
             code, count = tensor.code[entries], tensor.count[entries].astype(np.int64)
             if len(code):
-                yield number, (record.layer, head, record.tensor), _magnitudes(code, count, record.dtype)
+                yield number, (record.layer, head, record.tensor), counted(code, count, record.dtype)
 
 
 def _count_any(source: TraceSelection, num_selections: int, progress: Progress) -> Iterator[Counted]:
     """Yield the same of any layers, by their bits."""
-    found: dict[tuple[int, Group], _Counter] = {}
+    found: dict[tuple[int, Group], Magnitudes] = {}
     refs = source.trace.block_refs()
     for done, ref in enumerate(refs):
         progress(done, len(refs))
@@ -134,11 +134,11 @@ def _count_any(source: TraceSelection, num_selections: int, progress: Progress) 
         for number in range(num_selections):
             chosen = codes[selection == number]
             for axis, head in enumerate(block.kv_heads if len(chosen) else ()):
-                group: Group = (block.layer.index, head, block.tensor)
-                counter = found.setdefault((number, group), _Counter(block.layer.dtype))
-                counter.add(chosen[:, axis])
-    for (number, group), counter in found.items():
-        yield number, group, counter.result()
+                key = number, (block.layer.index, head, block.tensor)
+                part = counted(*np.unique(chosen[:, axis], return_counts=True), block.layer.dtype)
+                found[key] = merged([found[key], part]) if key in found else part
+    for (number, group), magnitudes in found.items():
+        yield number, group, magnitudes
 
 
 def merged(parts: Iterable[Magnitudes]) -> Magnitudes:
@@ -150,25 +150,8 @@ def merged(parts: Iterable[Magnitudes]) -> Magnitudes:
     return Magnitudes(values, counts, sum(p.num_nonfinite for p in chosen))
 
 
-class _Counter:
-    """Sparse counts of one group's codes; they grow with each block."""
-
-    def __init__(self, dtype: StoredDtype) -> None:
-        self._dtype = dtype
-        self._codes = np.empty(0, dtype=np.int64)
-        self._counts = np.empty(0, dtype=np.int64)
-
-    def add(self, codes: NDArray[Any]) -> None:
-        new, counts = np.unique(codes, return_counts=True)
-        self._codes, self._counts = _summed(
-            np.concatenate([self._codes, new.astype(np.int64)]), np.concatenate([self._counts, counts])
-        )
-
-    def result(self) -> Magnitudes:
-        return _magnitudes(self._codes, self._counts, self._dtype)
-
-
-def _magnitudes(codes: NDArray[Any], counts: NDArray[np.int64], dtype: StoredDtype) -> Magnitudes:
+def counted(codes: NDArray[Any], counts: NDArray[np.int64], dtype: StoredDtype) -> Magnitudes:
+    """Return how often the codes of a captured dtype occur. codes: ascending, each once."""
     finite = codes <= MAX_FINITE_CODE[dtype]
     values = magnitudes_of(codes[finite], dtype).astype(np.float64)
     return Magnitudes(values, counts[finite], int(counts[~finite].sum()))

@@ -18,7 +18,6 @@ from kvtrace.calibration.manifest import (
     ManifestGroup,
     ManifestModel,
     ManifestRecipe,
-    ManifestRows,
     ManifestTrace,
 )
 from kvtrace.version import __version__
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from kvtrace.calibration.calibrate import Calibration
-    from kvtrace.calibration.dataset import DatasetPart
 
 
 def manifest_of(calibration: Calibration) -> Manifest:
@@ -59,26 +57,17 @@ def manifest_of(calibration: Calibration) -> Manifest:
 
 
 def _dataset(calibration: Calibration) -> ManifestDataset:
-    rules, dataset = calibration.rules, calibration.dataset
+    dataset = calibration.dataset
     return ManifestDataset(
         traces=tuple(
             ManifestTrace(name=t.name, trace_id=t.record.trace_id, digest=t.digest)
             for t in calibration.traces
         ),
-        workloads=rules.workloads,
-        max_position=rules.max_position,
-        phase=rules.phase,
-        holdout=rules.holdout,
-        holdout_workloads=rules.holdout_workloads,
-        seed=rules.seed,
+        **asdict(calibration.rules),
         duplicates_comparable=dataset.duplicates_comparable,
-        calibration=_rows(dataset.calibration),
-        held_out=_rows(dataset.held_out) if dataset.held_out else None,
+        calibration=dataset.calibration,
+        held_out=dataset.held_out,
     )
-
-
-def _rows(part: DatasetPart) -> ManifestRows:
-    return ManifestRows.model_validate(asdict(part))
 
 
 def _evaluation(calibration: Calibration) -> list[ManifestEvaluation]:
@@ -90,17 +79,11 @@ def _evaluation(calibration: Calibration) -> list[ManifestEvaluation]:
     return [
         ManifestEvaluation(
             rows=rows,
-            tensor="k" if cost.tensor == "k" else "v",
-            num_values=cost.num_values,
-            num_out_of_range=cost.num_out_of_range,
-            num_clipped=cost.num_clipped,
-            num_flushed=cost.num_flushed,
-            sum_sq_signal=cost.sum_sq_signal,
-            sum_sq_error=cost.sum_sq_error,
-            sum_sq_clip_error=cost.sum_sq_clip_error,
             worst_layer=cost.worst[0],
             worst_kv_head=cost.worst[1],
-            worst_relative_error=cost.worst_relative_error,
+            **{
+                name: value for name, value in asdict(cost).items() if name in ManifestEvaluation.model_fields
+            },
         )
         for rows, costs in sides
         for cost in costs

@@ -104,8 +104,7 @@ def with_kv_scheme(config: dict[str, Any], granularity: Granularity, *, where: s
     if quantization.get("quant_method") != METHOD:
         raise InputError(
             f"{where}: is quantized with {quantization.get('quant_method')!r}, which reads KV-cache scales "
-            "by rules "
-            f"of its own; expected no quantization or {METHOD}"
+            f"by rules of its own; expected no quantization or {METHOD}"
         )
     scheme = {
         "num_bits": 8,
@@ -195,8 +194,7 @@ def _weights_without_scales(source: ArtifactSource) -> dict[str, str]:
         if scales and len(scales) < len(names):
             raise InputError(
                 f"{file}: holds the KV-cache scale {scales[0]!r} among its weights, which a link cannot "
-                "leave "
-                "out; give the checkpoint without KV-cache scales"
+                "leave out; give the checkpoint without KV-cache scales"
             )
         if not scales:
             weight_map |= dict.fromkeys(names, file.name)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.calibration.calibrate import Calibration
-    from kvtrace.calibration.dataset import DatasetPart
+    from kvtrace.calibration.manifest import ManifestRows
 
 MODEST_HEADROOM: Final = 4.0
 """Advised where wider is free: two octaves of room, and no more than the evidence of one trace supports."""
@@ -61,7 +61,7 @@ def _head(calibration: Calibration) -> Iterator[str]:
         yield f"  {dead} heads have no value other than 0; their scale is 1.0"
 
 
-def _part_text(part: DatasetPart) -> str:
+def _part_text(part: ManifestRows) -> str:
     return (
         f"{part.num_requests:,} requests, {part.num_tokens:,} tokens, positions up to {part.max_position:,}"
     )
@@ -126,7 +126,6 @@ def _held_out(calibration: Calibration) -> Iterator[str]:
         )
         yield (
             f"  {cost.tensor.upper()}  error {cost.mean_relative_error:.5f}, out of range "
-            f"{out_of_range:.2e}, "
-            f"clipped {clipped:.2e}, flushed {flushed:.2e}; "
-            f"worst layer {layer} head {head}: {cost.worst_relative_error:.5f}"
+            f"{out_of_range:.2e}, clipped {clipped:.2e}, flushed {flushed:.2e}; worst layer {layer} head "
+            f"{head}: {cost.worst_relative_error:.5f}"
         )

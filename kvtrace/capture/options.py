@@ -12,16 +12,11 @@ from kvtrace.trace.capture_names import CONNECTOR, CONNECTOR_MODULE, DEFAULT_POS
 if TYPE_CHECKING:
     from pathlib import Path
 
-_BYTES_OF_UNIT: Final = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
+_PREFIXES: Final = "kmgt"
+_BYTES_OF_UNIT: Final = {"": 1} | {
+    f"{prefix}{binary}": base**power
+    for binary, base in (("", 1000), ("i", 1024))
+    for power, prefix in enumerate(_PREFIXES, start=1)
 }
 
 
@@ -44,13 +39,11 @@ class CaptureOptions:
 
     def kv_transfer_config(self) -> dict[str, Any]:
         """Return what `vllm serve --kv-transfer-config` and `LLM(kv_transfer_config=…)` take."""
-        extra: dict[str, Any] = {"directory": str(self.directory.absolute())}
-        if not self.enabled:
-            extra["enabled"] = False
-        extra["position_stride"] = self.position_stride
-        if self.request_fraction != 1.0:
-            extra["request_fraction"] = self.request_fraction
-        given = {
+        extra = {
+            "directory": str(self.directory.absolute()),
+            "enabled": None if self.enabled else False,
+            "position_stride": self.position_stride,
+            "request_fraction": None if self.request_fraction == 1.0 else self.request_fraction,
             "layers": None if self.layers is None else list(self.layers),
             "workloads": None if self.workloads is None else list(self.workloads),
             "byte_budget": self.byte_budget,
@@ -62,7 +55,7 @@ class CaptureOptions:
             "kv_connector": CONNECTOR,
             "kv_connector_module_path": CONNECTOR_MODULE,
             "kv_role": "kv_both",
-            "kv_connector_extra_config": extra | {key: v for key, v in given.items() if v is not None},
+            "kv_connector_extra_config": {key: value for key, value in extra.items() if value is not None},
         }
 
 

@@ -80,10 +80,9 @@ def _prompt(number: int, line: bytes) -> Prompt:
         raise ValueError('needs either "prompt" or "messages"')
     messages = fields.get("messages")
     max_tokens = fields.get("max_tokens")
-    if max_tokens is not None and (not isinstance(max_tokens, int) or isinstance(max_tokens, bool)):
+    is_number = isinstance(max_tokens, int) and not isinstance(max_tokens, bool)
+    if max_tokens is not None and not (is_number and max_tokens >= 1):
         raise ValueError(f"max_tokens is {plain(repr(max_tokens))}, expected a number above 0")
-    if max_tokens is not None and max_tokens < 1:
-        raise ValueError(f"max_tokens is {max_tokens}, expected a number above 0")
     return Prompt(
         line=number,
         workload=_text(fields, "workload"),

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from kvtrace.capture.options import CaptureOptions
     from kvtrace.capture.prompts import Prompt
-    from kvtrace.capture.vllm_python import VLLMPython
     from kvtrace.trace.reader import Trace
 
     Progress = Callable[[int, int], None]
@@ -70,7 +69,7 @@ class _Told:
 def capture_offline(
     run: OfflineRun,
     options: CaptureOptions,
-    python: VLLMPython,
+    python: Path,
     output: Path,
     progress: Progress,
     *,
@@ -100,7 +99,7 @@ def capture_offline(
         if trace is None:
             return OfflineCapture(told.done, is_interrupted, has_trace=False)
         faults = _faults(trace)
-        _put_in_place(trace.path, output)
+        put(trace.path, output)  # what had the name goes only when the new one is there
         return OfflineCapture(told.done, is_interrupted, has_trace=True, faults=faults)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -138,15 +137,13 @@ def _job(run: OfflineRun, options: CaptureOptions) -> dict[str, Any]:
     return {"model": run.model, "engine": engine, "temperature": run.temperature, "prompts": prompts}
 
 
-def _drive(
-    job: dict[str, Any], python: VLLMPython, folder: Path, progress: Progress
-) -> tuple[_Told, int, bool]:
+def _drive(job: dict[str, Any], python: Path, folder: Path, progress: Progress) -> tuple[_Told, int, bool]:
     """Run the driver to its end. Returns what it told, its exit status, and whether Ctrl-C ended it."""
     told = _Told()
     events, events_of_driver = os.pipe()
     with (folder / LOG_FILE).open("wb") as log, os.fdopen(events, "rb", buffering=0) as stream:
         process = subprocess.Popen(  # noqa: S603 -- the interpreter that the user named
-            [python.path, "-m", DRIVER, str(events_of_driver)],
+            [python, "-m", DRIVER, str(events_of_driver)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -267,8 +264,3 @@ def _faults(trace: Trace) -> tuple[str, ...]:
     if lost:
         failures.append(f"{lost:,} rows were lost (kvtrace inspect says why)")
     return tuple(failures)
-
-
-def _put_in_place(trace: Path, output: Path) -> None:
-    """Give the new trace its name; what had it goes only when the new one is there."""
-    put(trace, output)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -35,16 +34,7 @@ print(json.dumps({
 """
 
 
-@dataclass(frozen=True, slots=True)
-class VLLMPython:
-    """An interpreter that can capture."""
-
-    path: Path
-    vllm_version: str | None
-    """None: vLLM is there and no installed distribution says which."""
-
-
-def find_vllm_python(given: Path | None) -> VLLMPython:
+def find_vllm_python(given: Path | None) -> Path:
     """Return the interpreter to capture with.
 
     given: it, or the folder of its environment. None: `.venv-vllm` in the working directory, else the Python
@@ -67,7 +57,7 @@ def _interpreter(path: Path) -> Path:
     return path / "bin" / "python" if path.is_dir() else path
 
 
-def _checked(path: Path) -> VLLMPython:
+def _checked(path: Path) -> Path:
     try:
         looked = subprocess.run(  # noqa: S603 -- the interpreter that the user named
             [path.absolute(), "-c", _LOOK], capture_output=True, text=True, timeout=_PATIENCE_S, check=True
@@ -90,7 +80,7 @@ def _checked(path: Path) -> VLLMPython:
         raise VLLMNotFoundError(
             f"{path}: has kvtrace {found['kvtrace']}, this is {__version__}; expected the same on both sides"
         )
-    return VLLMPython(path.absolute(), found["vllm"])
+    return path.absolute()
 
 
 def _minor(version: str) -> tuple[int, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -13,7 +15,7 @@ from kvtrace.numerics import DEFAULT_ENGINE, ENGINES, FORMATS
 from kvtrace.numerics.online import ONLINE_POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kvtrace.candidates.setup import ServingSetup
     from kvtrace.evaluation import ReplayRequest
@@ -26,27 +28,22 @@ def _listed(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}"
 
 
-TRACES = Annotated[list[Path], typer.Argument(help="Traces: NAME.kvtrace.", show_default=False)]
+TRACES = Annotated[list[Path], typer.Argument(help="Traces: NAME.kvtrace.")]
 SCALES = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--scales", help="A scale artifact (checkpoint or file); repeat for more.", show_default=False
-    ),
+    typer.Option("--scales", help="A scale artifact (checkpoint or file); repeat for more."),
 ]
 ARTIFACT_FORMAT = Annotated[
     str | None,
     typer.Option(
         "--artifact-format",
         help="Read artifacts as this format, such as sglang-json; an unknown one lists all.",
-        show_default=False,
     ),
 ]
 AGAINST = Annotated[
     Path | None,
     typer.Option(
-        "--against",
-        help="Compare each --scales checkpoint's weights and tokenizer with this one's.",
-        show_default=False,
+        "--against", help="Compare each --scales checkpoint's weights and tokenizer with this one's."
     ),
 ]
 ENGINE = Annotated[
@@ -55,12 +52,11 @@ ENGINE = Annotated[
         "--engine",
         help=f"Numerics to replay: {_listed(ENGINES)}. "
         f"Default: the captured engine's if its cache was static FP8, else {DEFAULT_ENGINE}.",
-        show_default=False,
     ),
 ]
 FP8_FORMAT = Annotated[
     str | None,
-    typer.Option("--fp8-format", help=f"{_listed(FORMATS)}. Default: the engine's.", show_default=False),
+    typer.Option("--fp8-format", help=f"{_listed(FORMATS)}. Default: the engine's."),
 ]
 
 
@@ -79,58 +75,79 @@ BACKEND = Annotated[
         "--backend",
         help="Attention backend that applies the scales, by its name, such as FLASH_ATTN or FLASHINFER.",
         callback=known_backend,
-        show_default=False,
     ),
 ]
 TENSOR_PARALLEL = Annotated[
     int | None,
-    typer.Option("--tp", min=1, help="Tensor-parallel ranks that load the scales.", show_default=False),
+    typer.Option("--tp", min=1, help="Tensor-parallel ranks that load the scales."),
 ]
 SKIP_LAYERS = Annotated[
     str | None,
-    typer.Option("--skip-layers", help="Layers left unquantized, such as 0,1,29.", show_default=False),
+    typer.Option("--skip-layers", help="Layers left unquantized, such as 0,1,29."),
 ]
 ONLINE = Annotated[
     list[str] | None,
-    typer.Option(
-        "--online",
-        help=f"A cache with scales per token and head: {_listed(ONLINE_POLICIES)}.",
-        show_default=False,
-    ),
+    typer.Option("--online", help=f"A cache with scales per token and head: {_listed(ONLINE_POLICIES)}."),
 ]
 DEVICE = Annotated[
     str | None,
-    typer.Option("--device", help="cpu, cuda or cuda:N. Default: CUDA if there is one.", show_default=False),
+    typer.Option("--device", help="cpu, cuda or cuda:N. Default: CUDA if there is one."),
 ]
 
 MANIFEST = Annotated[
     Path | None,
-    typer.Option("--manifest", help="Serving manifest, JSON: kept in the run.", show_default=False),
+    typer.Option("--manifest", help="Serving manifest, JSON: kept in the run."),
 ]
 POLICY = Annotated[
     Path | None,
-    typer.Option(
-        "--policy", help="Its hash and date are kept in the run: limits before results.", show_default=False
-    ),
+    typer.Option("--policy", help="Its hash and date are kept in the run: limits before results."),
 ]
 
 
-def request_for(
-    traces: list[Path],
-    *,
-    scales: list[Path] | None,
-    artifact_format: str | None,
-    against: Path | None,
-    engine: str | None,
-    fp8_format: str | None,
-    backend: str | None,
-    tp: int | None,
-    skip_layers: str | None,
-    manifest: Path | None,
-    policy: Path | None,
-    device: str | None,
-    online: list[str] | None = None,
-) -> ReplayRequest:
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """What every command that replays is told, an option a field."""
+
+    scales: SCALES = None
+    artifact_format: ARTIFACT_FORMAT = None
+    against: AGAINST = None
+    engine: ENGINE = None
+    fp8_format: FP8_FORMAT = None
+    backend: BACKEND = None
+    tp: TENSOR_PARALLEL = None
+    skip_layers: SKIP_LAYERS = None
+    online: ONLINE = None
+    manifest: MANIFEST = None
+    policy: POLICY = None
+    device: DEVICE = None
+
+
+def with_replay_options(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `ReplayOptions`, but those left out, where it takes `options`.
+
+    Typer reads a command's signature: the decorated one has an option in the place of each field.
+    """
+    hints = get_type_hints(ReplayOptions, include_extras=True)
+    names = [field.name for field in fields(ReplayOptions) if field.name not in left_out]
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]) for name in names]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            options = {name: given.pop(name) for name in names if name in given}
+            command(options=ReplayOptions(**options), **given)
+
+        shown: list[Parameter] = []
+        for one in signature(command, eval_str=True).parameters.values():
+            shown += added if one.name == "options" else [one.replace(kind=Parameter.KEYWORD_ONLY)]
+        run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in shown}
+        return run
+
+    return decorated
+
+
+def request_for(traces: list[Path], options: ReplayOptions) -> ReplayRequest:
     """Return the replay that the options ask for.
 
     Raises InputError: an unknown name or layer, no captured layer is left to quantize, or a trace or file
@@ -140,19 +157,24 @@ def request_for(
     from kvtrace.runs.manifest import load_manifest
     from kvtrace.trace.reader import open_trace
 
-    supplied, stamp = load_manifest(manifest) if manifest else None, _policy_stamp(policy)
+    supplied = load_manifest(options.manifest) if options.manifest else None
+    stamp = _policy_stamp(options.policy)
     opened = [open_trace(path) for path in traces]
-    setup = _chosen_setup(opened, engine, fp8_format)
-    setup = replace(setup, backend=backend, tp=tp, skip_layers=_layers(skip_layers, opened))
+    setup = replace(
+        _chosen_setup(opened, options.engine, options.fp8_format),
+        backend=options.backend,
+        tp=options.tp,
+        skip_layers=_layers(options.skip_layers, opened),
+    )
     request = standard_request(
         opened,
-        scales or (),
+        options.scales or (),
         setup,
-        artifact_format=artifact_format,
-        policies=online or (),
-        against=against,
+        artifact_format=options.artifact_format,
+        policies=options.online or (),
+        against=options.against,
     )
-    return replace(request, manifest=supplied, policy=stamp, device=device)
+    return replace(request, manifest=supplied, policy=stamp, device=options.device)
 
 
 def _policy_stamp(path: Path | None) -> PolicyStamp | None:

@@ -13,16 +13,14 @@ from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the
     POSITION_STRIDE,
     REQUEST_FRACTION,
 )
-from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, TextFormat, chosen_format
+from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON  # noqa: TC001
 
 
 def capture_flags(
-    model: Annotated[str, typer.Option("--model", help="As vllm serve takes it.", show_default=False)],
+    model: Annotated[str, typer.Option("--model", help="As vllm serve takes it.")],
     directory: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", help="Folder for traces; one a start of an engine.", show_default=False
-        ),
+        typer.Option("--output", "-o", help="Folder for traces; one a start of an engine."),
     ],
     position_stride: POSITION_STRIDE = 16,
     request_fraction: REQUEST_FRACTION = 1.0,
@@ -30,11 +28,7 @@ def capture_flags(
     byte_budget: BYTE_BUDGET = None,
     only_workload: Annotated[
         list[str] | None,
-        typer.Option(
-            "--only-workload",
-            help="Sample only requests with this label; repeat for more.",
-            show_default=False,
-        ),
+        typer.Option("--only-workload", help="Sample only requests with this label; repeat for more."),
     ] = None,
     off: Annotated[
         bool, typer.Option("--off", help="Start switched off, and print how to switch it on.")
@@ -42,14 +36,12 @@ def capture_flags(
     workload: Annotated[str, typer.Option("--workload", help="The label in the client's call.")] = "chat",
     request_id: Annotated[
         str | None,
-        typer.Option(
-            "--id", help="The client's own id in its call, to join outcomes later.", show_default=False
-        ),
+        typer.Option("--id", help="The client's own id in its call, to join outcomes later."),
     ] = None,
     base_url: Annotated[
         str, typer.Option("--url", help="Where clients reach the server.")
     ] = "http://localhost:8000",
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
 ) -> None:
     """Print the command that serves a model with capture on, and a labelled call with curl and Python."""
@@ -87,7 +79,7 @@ def capture_flags(
     commands = capture_commands(
         options, model=model, base_url=base_url.rstrip("/"), workload=workload, request_id=request_id
     )
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        typer.echo(json.dumps(asdict(commands), indent=2))
-    else:
-        typer.echo(commands_text(commands), nl=False)
+    wants_json = as_json or output_format == "json"
+    typer.echo(
+        json.dumps(asdict(commands), indent=2) + "\n" if wants_json else commands_text(commands), nl=False
+    )

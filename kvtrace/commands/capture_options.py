@@ -13,14 +13,8 @@ REQUEST_FRACTION = Annotated[
     float,
     typer.Option("--request-fraction", min=0.0, max=1.0, help="Share of requests that are sampled, above 0."),
 ]
-LAYERS = Annotated[
-    str | None, typer.Option("--layers", help="Only these layers, such as 0,1,29.", show_default=False)
-]
+LAYERS = Annotated[str | None, typer.Option("--layers", help="Only these layers, such as 0,1,29.")]
 BYTE_BUDGET = Annotated[
     str | None,
-    typer.Option(
-        "--byte-budget",
-        help="Of K and V on each rank, such as 20GB; what is more is dropped.",
-        show_default=False,
-    ),
+    typer.Option("--byte-budget", help="Of K and V on each rank, such as 20GB; what is more is dropped."),
 ]

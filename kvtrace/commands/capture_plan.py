@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from kvtrace.commands.capture_options import REQUEST_FRACTION  # noqa: TC001 -- Typer reads the annotations
-from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, TextFormat, chosen_format
-
-
-class Dtype(StrEnum):
-    """Of captured values."""
-
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    float32 = "float32"
+from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON  # noqa: TC001
 
 
 def _size(name: str, what: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(name, min=1, help=what, show_default=False)
+    option: typer.models.OptionInfo = typer.Option(name, min=1, help=what)
     return option
 
 
 def capture_plan(
     model: Annotated[
         Path | None,
-        typer.Option("--model", help="A checkpoint whose config.json has the sizes.", show_default=False),
+        typer.Option("--model", help="A checkpoint whose config.json has the sizes."),
     ] = None,
     layers: Annotated[int | None, _size("--layers", "Captured layers.")] = None,
     kv_heads: Annotated[int | None, _size("--kv-heads", "KV heads, over all ranks.")] = None,
     head_dim: Annotated[int | None, _size("--head-dim", "Values of one head.")] = None,
     dtype: Annotated[
-        Dtype | None, typer.Option("--dtype", help="Of K and V; default: bfloat16.", show_default=False)
+        Literal["bfloat16", "float16", "float32"] | None,
+        typer.Option("--dtype", help="Of K and V; default: bfloat16."),
     ] = None,
     rate: Annotated[float, typer.Option("--rate", help="Prompt and output tokens a second.")] = 1000.0,
     tokens_per_request: Annotated[
@@ -46,7 +38,6 @@ def capture_plan(
             "--position-stride",
             min=1,
             help="1 in so many positions; repeat for more. Default: 1, 4, 16 and 64.",
-            show_default=False,
         ),
     ] = None,
     request_fraction: REQUEST_FRACTION = 1.0,
@@ -56,7 +47,7 @@ def capture_plan(
         float, typer.Option("--correlation", help="Between the vectors of a request, 0 to 1.")
     ] = 0.1,
     confidence: Annotated[float, typer.Option("--confidence", help="Of the interval.")] = 0.95,
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
 ) -> None:
     """Say how many bytes a sampling takes, and how many requests tell a fraction of out-of-range vectors."""
@@ -74,10 +65,10 @@ def capture_plan(
             layers or found.num_layers,
             kv_heads or found.num_kv_heads,
             head_dim or found.head_dim,
-            dtype.value if dtype else found.dtype,
+            dtype or found.dtype,
         )
     elif layers and kv_heads and head_dim:
-        shape = ModelShape(layers, kv_heads, head_dim, dtype.value if dtype else "bfloat16")
+        shape = ModelShape(layers, kv_heads, head_dim, dtype or "bfloat16")
     else:
         raise InputError("expected --model, or all of --layers, --kv-heads and --head-dim")
     if not request_fraction > 0:
@@ -90,7 +81,5 @@ def capture_plan(
         tokens_per_request=tokens_per_request,
         request_fraction=request_fraction,
     )
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        typer.echo(json.dumps(asdict(plan), indent=2))
-    else:
-        typer.echo(plan_text(plan), nl=False)
+    wants_json = as_json or output_format == "json"
+    typer.echo(json.dumps(asdict(plan), indent=2) + "\n" if wants_json else plan_text(plan), nl=False)

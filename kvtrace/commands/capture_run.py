@@ -19,24 +19,19 @@ EXIT_INTERRUPTED = 130
 
 
 def capture_run(
-    model: Annotated[str, typer.Option("--model", help="As vLLM takes it.", show_default=False)],
+    model: Annotated[str, typer.Option("--model", help="As vLLM takes it.")],
     prompts: Annotated[
         Path,
         typer.Option(
             "--prompts",
             help='JSON lines with "prompt" or "messages", "workload", and if wanted "id", "max_tokens".',
-            show_default=False,
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The trace: NAME.kvtrace.", show_default=False)
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The trace: NAME.kvtrace.")],
     vllm_python: Annotated[
         Path | None,
         typer.Option(
-            "--vllm-python",
-            help="Python of vLLM's environment. Default: .venv-vllm here, else this one.",
-            show_default=False,
+            "--vllm-python", help="Python of vLLM's environment. Default: .venv-vllm here, else this one."
         ),
     ] = None,
     position_stride: POSITION_STRIDE = 16,
@@ -47,19 +42,13 @@ def capture_run(
         int, typer.Option("--max-tokens", min=1, help="Of an answer whose prompt does not say.")
     ] = 128,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: greedy.")] = 0.0,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Of the sampled positions.", show_default=False)
-    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the sampled positions.")] = None,
     flush_seconds: Annotated[
         float, typer.Option("--flush-seconds", help="Rows are committed after so long, or a full chunk.")
     ] = 30.0,
     engine_arg: Annotated[
         list[str] | None,
-        typer.Option(
-            "--engine-arg",
-            help="NAME=VALUE of vllm.LLM, such as max_model_len=8192; repeatable.",
-            show_default=False,
-        ),
+        typer.Option("--engine-arg", help="NAME=VALUE of vllm.LLM, such as max_model_len=8192; repeatable."),
     ] = None,
     force: FORCE = False,
 ) -> None:

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
 
 
 def check(
-    run: Annotated[Path, typer.Argument(help="A run: the output of kvtrace replay.", show_default=False)],
-    policy: Annotated[Path, typer.Option("--policy", help="The limits, a policy.toml.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run: the output of kvtrace replay.")],
+    policy: Annotated[Path, typer.Option("--policy", help="The limits, a policy.toml.")],
     candidate: Annotated[
         str | None,
-        typer.Option("--candidate", help="Which one; else what the engine used.", show_default=False),
+        typer.Option("--candidate", help="Which one; else what the engine used."),
     ] = None,
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
     force: FORCE = False,
@@ -36,8 +36,8 @@ def check(
     from kvtrace.runs.open import open_run
 
     outcome = check_run(open_run(run), load_policy(policy), candidate)
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(outcome.model_dump_json(indent=2) + "\n", output, force=force)
-    else:
-        deliver(check_text(outcome), output, force=force)
+    wants_json = as_json or output_format == "json"
+    deliver(
+        outcome.model_dump_json(indent=2) + "\n" if wants_json else check_text(outcome), output, force=force
+    )
     raise typer.Exit(outcome.verdict.exit_code)

@@ -7,22 +7,15 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Runs of kvtrace replay.", show_default=False)],
-    policy: Annotated[
-        Path | None, typer.Option("--policy", help="The limits that decide.", show_default=False)
-    ] = None,
+    runs: Annotated[list[Path], typer.Argument(help="Runs of kvtrace replay.")],
+    policy: Annotated[Path | None, typer.Option("--policy", help="The limits that decide.")] = None,
     allow_different: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow-different",
-            metavar="FIELD",
-            help="Let the runs differ in this, repeatable.",
-            show_default=False,
-        ),
+        typer.Option("--allow-different", metavar="FIELD", help="Let the runs differ in this, repeatable."),
     ] = None,
     baseline: Annotated[
         str | None,
@@ -30,10 +23,9 @@ def compare(
             "--baseline",
             metavar="CANDIDATE",
             help="Compare every row with this one; else each with the simplest that differs in the least.",
-            show_default=False,
         ),
     ] = None,
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
     force: FORCE = False,
@@ -55,7 +47,7 @@ def compare(
     found = compare_runs(
         [open_run(run) for run in runs], limits, allow_different=allow_different or (), baseline=baseline
     )
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(found.model_dump_json(indent=2) + "\n", output, force=force)
-    else:
-        deliver(comparison_text(found), output, force=force)
+    wants_json = as_json or output_format == "json"
+    deliver(
+        found.model_dump_json(indent=2) + "\n" if wants_json else comparison_text(found), output, force=force
+    )

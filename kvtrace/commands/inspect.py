@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
 from kvtrace.errors import InputError
 
 
 def inspect(
-    trace: Annotated[Path, typer.Argument(help="A trace: NAME.kvtrace.", show_default=False)],
+    trace: Annotated[Path, typer.Argument(help="A trace: NAME.kvtrace.")],
     verify: Annotated[bool, typer.Option("--verify", help="Reread and check every tensor.")] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="Write what is provably good to a new trace, -o NEW.")
     ] = False,
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
     force: FORCE = False,
@@ -27,7 +27,7 @@ def inspect(
     With --repair, keep what is sound of a damaged trace in a new one and say what is lost. The original stays
     as it is.
     """
-    wants_json = chosen_format(output_format, as_json=as_json) is TextFormat.json
+    wants_json = as_json or output_format == "json"
     if repair:
         _repair(trace, output, verify=verify, force=force, wants_json=wants_json)
         return

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from kvtrace.errors import InputError, OutputExistsError
 
-
-class TextFormat(StrEnum):
-    """Formats of commands that print for people or for programs."""
-
-    text = "text"
-    json = "json"
-
-
-FORMAT_TEXT_JSON = Annotated[TextFormat, typer.Option("--format", help="For people, or for programs.")]
-JSON = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
-OUTPUT = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write there instead of to stdout.", show_default=False)
+FORMAT_TEXT_JSON = Annotated[
+    Literal["text", "json"], typer.Option("--format", help="For people, or for programs.")
 ]
+JSON = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+OUTPUT = Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of to stdout.")]
 FORCE = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
-
-
-def chosen_format(output_format: TextFormat, *, as_json: bool) -> TextFormat:
-    """Return the format asked for; `--json` means `--format json`."""
-    return TextFormat.json if as_json else output_format
 
 
 def deliver(text: str, output: Path | None, *, force: bool) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,30 +14,13 @@ if TYPE_CHECKING:
     from kvtrace.query import Result
 
 
-class ResultFormat(StrEnum):
-    """Formats of a result."""
-
-    table = "table"
-    csv = "csv"
-    json = "json"
-    parquet = "parquet"
-
-
 def query(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="The output of kvtrace replay.", show_default=False)
-    ] = None,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A query; see --list.", show_default=False)
-    ] = None,
-    sql: Annotated[str | None, typer.Option("--sql", help="Your own SELECT.", show_default=False)] = None,
-    param: Annotated[
-        list[str] | None, typer.Option("--param", help="NAME=VALUE, repeatable.", show_default=False)
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Give at most this many rows.", show_default=False)
-    ] = None,
-    output_format: Annotated[ResultFormat, typer.Option("--format")] = ResultFormat.table,
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="The output of kvtrace replay.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A query; see --list.")] = None,
+    sql: Annotated[str | None, typer.Option("--sql", help="Your own SELECT.")] = None,
+    param: Annotated[list[str] | None, typer.Option("--param", help="NAME=VALUE, repeatable.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Give at most this many rows.")] = None,
+    output_format: Annotated[Literal["table", "csv", "json", "parquet"], typer.Option("--format")] = "table",
     as_json: JSON = False,
     output: OUTPUT = None,
     force: FORCE = False,
@@ -69,7 +51,7 @@ def query(
         result = run_query(connection, found, parameters, limit=limit)
     else:
         result = run_sql(connection, sql or "", parameters, limit=limit)
-    _deliver(result, ResultFormat.json if as_json else output_format, output, force=force)
+    _deliver(result, "json" if as_json else output_format, output, force=force)
 
 
 def _catalogue() -> str:
@@ -92,16 +74,16 @@ def _parameters(pairs: list[str]) -> dict[str, str]:
     return parameters
 
 
-def _deliver(result: Result, result_format: ResultFormat, output: Path | None, *, force: bool) -> None:
+def _deliver(result: Result, result_format: str, output: Path | None, *, force: bool) -> None:
     from kvtrace.query.output import as_csv, as_json, as_table, write_parquet
 
-    if result_format is ResultFormat.parquet:
+    if result_format == "parquet":
         if output is None:
             raise InputError("--format parquet: Parquet is binary; name a file with -o FILE")
         if output.exists() and not force:
             raise OutputExistsError(f"{output}: exists; give another name, or --force to overwrite it")
         write_parquet(result, output)
-    elif result_format is ResultFormat.table:
+    elif result_format == "table":
         text, left_out = as_table(result, _terminal_width(output))
         deliver(text, output, force=force)
         if left_out:
@@ -109,7 +91,7 @@ def _deliver(result: Result, result_format: ResultFormat, output: Path | None, *
                 f"{len(left_out)} more columns ({', '.join(left_out)}): --format csv shows all", err=True
             )
     else:
-        text = as_csv(result) if result_format is ResultFormat.csv else as_json(result)
+        text = as_csv(result) if result_format == "csv" else as_json(result)
         deliver(text, output, force=force)
     if result.truncated:
         typer.echo(f"the first {len(result.rows):,} rows; there are more", err=True)

@@ -9,44 +9,17 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.candidate_options import (
-    AGAINST,
-    ARTIFACT_FORMAT,
-    BACKEND,
-    DEVICE,
-    ENGINE,
-    FP8_FORMAT,
-    MANIFEST,
-    ONLINE,
-    POLICY,
-    SCALES,
-    SKIP_LAYERS,
-    TENSOR_PARALLEL,
-    TRACES,
-    request_for,
-)
+from kvtrace.commands.candidate_options import TRACES, ReplayOptions, request_for, with_replay_options
 from kvtrace.commands.notes import notes_on_stderr
 from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
 from kvtrace.errors import InputError
 
 
+@with_replay_options()
 def replay(
     traces: TRACES,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The run: a new directory.", show_default=False)
-    ],
-    scales: SCALES = None,
-    artifact_format: ARTIFACT_FORMAT = None,
-    against: AGAINST = None,
-    engine: ENGINE = None,
-    fp8_format: FP8_FORMAT = None,
-    backend: BACKEND = None,
-    tp: TENSOR_PARALLEL = None,
-    skip_layers: SKIP_LAYERS = None,
-    online: ONLINE = None,
-    manifest: MANIFEST = None,
-    policy: POLICY = None,
-    device: DEVICE = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The run: a new directory.")],
+    options: ReplayOptions,
     direct: Annotated[
         bool, typer.Option("--direct", help="Replay every value, instead of the trace's exact counts.")
     ] = False,
@@ -82,21 +55,7 @@ def replay(
     check_output(output, force=force)
     memory_bytes = parse_bytes(memory)
     with notes_on_stderr(logging.INFO):
-        request = request_for(
-            traces,
-            scales=scales,
-            artifact_format=artifact_format,
-            against=against,
-            engine=engine,
-            fp8_format=fp8_format,
-            backend=backend,
-            tp=tp,
-            skip_layers=skip_layers,
-            online=online,
-            manifest=manifest,
-            policy=policy,
-            device=device,
-        )
+        request = request_for(traces, options)
         request = replace(
             request,
             method="verify" if verify else "direct" if direct else "profile",

@@ -5,27 +5,13 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kvtrace.commands.candidate_options import (
-    AGAINST,
-    ARTIFACT_FORMAT,
-    BACKEND,
-    DEVICE,
-    ENGINE,
-    FP8_FORMAT,
-    MANIFEST,
-    POLICY,
-    SCALES,
-    SKIP_LAYERS,
-    TENSOR_PARALLEL,
-    request_for,
-)
+from kvtrace.commands.candidate_options import ReplayOptions, request_for, with_replay_options
 from kvtrace.commands.notes import notes_on_stderr
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
 from kvtrace.errors import InputError, NotATraceError, OutputExistsError
@@ -40,49 +26,28 @@ _MOST_WITH_INTERVALS = 16
 """Their sums by group of requests cost as much as those by cell."""
 
 
-class ReportFormat(StrEnum):
-    """Formats of a report."""
-
-    text = "text"
-    json = "json"
-    md = "md"
-    html = "html"
-
-
+@with_replay_options("online")
 def report(
-    inputs: Annotated[
-        list[Path], typer.Argument(metavar="TRACE|RUN", help="Traces, or one run.", show_default=False)
-    ],
-    scales: SCALES = None,
-    artifact_format: ARTIFACT_FORMAT = None,
-    against: AGAINST = None,
-    engine: ENGINE = None,
-    fp8_format: FP8_FORMAT = None,
-    backend: BACKEND = None,
-    tp: TENSOR_PARALLEL = None,
-    skip_layers: SKIP_LAYERS = None,
-    manifest: MANIFEST = None,
-    policy: POLICY = None,
-    device: DEVICE = None,
+    inputs: Annotated[list[Path], typer.Argument(metavar="TRACE|RUN", help="Traces, or one run.")],
+    options: ReplayOptions,
     intervals: Annotated[
         bool | None,
         typer.Option(
             "--intervals/--no-intervals",
             help="For the JSON: sum by group of requests too, as kvtrace replay --intervals does. "
             f"On for up to {_MOST_WITH_INTERVALS} candidates if the tensors are there.",
-            show_default=False,
         ),
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Heads listed per candidate, K and V.")] = 5,
     output_format: Annotated[
-        ReportFormat,
+        Literal["text", "json", "md", "html"],
         typer.Option("--format", help="For people, for programs, for an incident document, a page."),
-    ] = ReportFormat.text,
+    ] = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
     plots: Annotated[
         Path | None,
-        typer.Option("--plots", help="Write the main charts there too, as PNG and SVG.", show_default=False),
+        typer.Option("--plots", help="Write the main charts there too, as PNG and SVG."),
     ] = None,
     force: FORCE = False,
 ) -> None:
@@ -94,10 +59,10 @@ def report(
     from kvtrace.extras import require_extra
 
     require_extra("analysis", "report", "duckdb", "pyarrow")
-    if as_json and output_format not in (ReportFormat.text, ReportFormat.json):
+    if as_json and output_format not in ("text", "json"):
         raise InputError(f"--json and --format {output_format} contradict each other; give one of them")
-    chosen = ReportFormat.json if as_json else output_format
-    if chosen is ReportFormat.html or plots is not None:
+    chosen = "json" if as_json else output_format
+    if chosen == "html" or plots is not None:
         require_extra("report", "report --format html or --plots", "altair", "jinja2", "vl_convert")
     from kvtrace.report.build import build_report
     from kvtrace.runs.open import open_run
@@ -106,10 +71,10 @@ def report(
         if path is not None and path.exists() and not force:
             raise OutputExistsError(f"{path}: exists; give another name, or --force to overwrite it")
     fixed = {
-        "--scales": scales,
-        "--against": against,
-        "--manifest": manifest,
-        "--policy": policy,
+        "--scales": options.scales,
+        "--against": options.against,
+        "--manifest": options.manifest,
+        "--policy": options.policy,
         "--intervals": intervals,
     }
     is_run = _is_run(inputs, [option for option, given in fixed.items() if given])
@@ -119,20 +84,7 @@ def report(
         else:
             require_extra("analysis", "report", "torch", "safetensors")
             with notes_on_stderr(logging.WARNING):
-                request = request_for(
-                    inputs,
-                    scales=scales,
-                    artifact_format=artifact_format,
-                    against=against,
-                    engine=engine,
-                    fp8_format=fp8_format,
-                    backend=backend,
-                    tp=tp,
-                    skip_layers=skip_layers,
-                    manifest=manifest,
-                    policy=policy,
-                    device=device,
-                )
+                request = request_for(inputs, options)
                 run = _replayed(request, intervals, Path(scratch) / "run")
         opened = open_run(run)
         built = build_report(opened, top=top, run_kept=is_run)
@@ -144,16 +96,16 @@ def report(
     deliver(text, output, force=force)
 
 
-def _rendered(built: Report, run: Run, chosen: ReportFormat) -> str:
-    if chosen is ReportFormat.json:
+def _rendered(built: Report, run: Run, chosen: str) -> str:
+    if chosen == "json":
         from kvtrace.report.json import report_json
 
         return report_json(built)
-    if chosen is ReportFormat.html:
+    if chosen == "html":
         from kvtrace.report.html.render import report_html
 
         return report_html(built, run)
-    if chosen is ReportFormat.md:
+    if chosen == "md":
         from kvtrace.report.markdown import report_markdown
 
         return report_markdown(built)

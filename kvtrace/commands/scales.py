@@ -12,22 +12,19 @@ from kvtrace.commands.candidate_options import (  # noqa: TC001 -- Typer reads t
     BACKEND,
     TENSOR_PARALLEL,
 )
-from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
 
 EXIT_ERRORS = 1
 
 
 def scales(
-    artifact: Annotated[Path, typer.Argument(help="A checkpoint or file of scales.", show_default=False)],
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Compare with this trace.", show_default=False)
-    ] = None,
+    artifact: Annotated[Path, typer.Argument(help="A checkpoint or file of scales.")],
+    trace: Annotated[Path | None, typer.Option("--trace", help="Compare with this trace.")] = None,
     engine: Annotated[
         str | None,
         typer.Option(
             "--engine",
             help="vllm, sglang, tensorrt-llm, or numerics such as vllm-cpu. Default: the format's own.",
-            show_default=False,
         ),
     ] = None,
     backend: BACKEND = None,
@@ -35,19 +32,15 @@ def scales(
     against: Annotated[
         Path | None,
         typer.Option(
-            "--against",
-            help="Compare the artifact's weights and tokenizer with this checkpoint's.",
-            show_default=False,
+            "--against", help="Compare the artifact's weights and tokenizer with this checkpoint's."
         ),
     ] = None,
     calibrated_at_length: Annotated[
         int | None,
-        typer.Option(
-            "--calibrated-at-length", min=1, help="For artifacts that do not say.", show_default=False
-        ),
+        typer.Option("--calibrated-at-length", min=1, help="For artifacts that do not say."),
     ] = None,
     artifact_format: ARTIFACT_FORMAT = None,
-    output_format: FORMAT_TEXT_JSON = TextFormat.text,
+    output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
     force: FORCE = False,
@@ -79,9 +72,9 @@ def scales(
         )
     except InvalidCandidateError as error:  # the command line asks for a setup that cannot be
         raise InputError(str(error)) from error
-    if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(report.model_dump_json(indent=2) + "\n", output, force=force)
-    else:
-        deliver(scales_text(report), output, force=force)
+    wants_json = as_json or output_format == "json"
+    deliver(
+        report.model_dump_json(indent=2) + "\n" if wants_json else scales_text(report), output, force=force
+    )
     if report.has_errors:
         raise typer.Exit(EXIT_ERRORS)

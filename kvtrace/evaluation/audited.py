@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvtrace.calibration.magnitudes import Group, Magnitudes
+from kvtrace.calibration.magnitudes import Group, Magnitudes, counted
 from kvtrace.candidates.artifact import ArtifactScales
 from kvtrace.errors import InvalidCandidateError
 from kvtrace.findings.artifact.audit import audit, audit_context, unit_of
 from kvtrace.findings.artifact.observed import Observed, observe, per_unit
 from kvtrace.findings.artifact.rules import RULES
-from kvtrace.numerics.captured import magnitudes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from kvtrace.findings.finding import Finding
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.profile.store import StoredProfile
-    from kvtrace.trace.format import StoredDtype
     from kvtrace.trace.reader import Trace
 
 _AUDITED_FORMAT = "e4m3fn"
@@ -104,25 +102,14 @@ def _magnitudes(tensor: TensorProfile) -> Iterator[tuple[Group, Magnitudes]]:
         begin, end = tensor.start[axis * num_cells], tensor.start[(axis + 1) * num_cells]
         counts = np.bincount(tensor.code[begin:end], weights=tensor.count[begin:end])
         codes = np.flatnonzero(counts)
-        values = _values(codes, record.dtype)
-        finite = np.isfinite(values)
-        yield (
-            (record.layer, head, record.tensor),
-            Magnitudes(
-                values[finite],
-                counts[codes][finite].astype(np.int64),
-                int(counts[codes][~finite].sum()),
-            ),
-        )
+        own = counted(codes, counts[codes].astype(np.int64), record.dtype)
+        yield (record.layer, head, record.tensor), own
 
 
 def _largest(tensor: TensorProfile, chosen: NDArray[np.bool_]) -> Iterator[tuple[Group, Magnitudes]]:
     codes = tensor.absmax_code[chosen].max(axis=0)
     for axis, head in enumerate(tensor.record.kv_heads):
         if codes[axis] >= 0:
-            values = _values(codes[axis : axis + 1].astype(np.int64), tensor.record.dtype)
-            yield (tensor.record.layer, head, tensor.record.tensor), Magnitudes(values, np.ones(1, np.int64))
-
-
-def _values(codes: NDArray[np.int64], dtype: StoredDtype) -> NDArray[np.float64]:
-    return magnitudes_of(codes, dtype).astype(np.float64)
+            code = codes[axis : axis + 1].astype(np.int64)
+            own = counted(code, np.ones(1, np.int64), tensor.record.dtype)
+            yield (tensor.record.layer, head, tensor.record.tensor), own

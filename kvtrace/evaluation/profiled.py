@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvtrace.evaluation.evaluate import evaluate_tensor
-from kvtrace.evaluation.in_order import InOrder
+from kvtrace.evaluation.in_order import worked_on
 from kvtrace.evaluation.scale_batch import scales_of_tensor
 from kvtrace.evaluation.sums import Vectors
 
@@ -35,16 +36,12 @@ def replay_profile(
     applied: as in `replay_directly`.
     """
 
-    def evaluate(tensor: TensorProfile) -> TensorSums:
+    def evaluate(tensor: TensorProfile) -> list[TensorSums | Vectors]:
         scales = scales_of_tensor(applied, tensor.record)
-        return evaluate_tensor(tensor, cells, scales, len(applied), device)
+        vectors = vectors_of(tensor) if with_vectors else ()
+        return [*vectors, evaluate_tensor(tensor, cells, scales, len(applied), device)]
 
-    with InOrder(evaluate, num_threads(device)) as pool:
-        for tensor in profile.tensors():
-            if with_vectors:
-                yield from vectors_of(tensor)
-            yield from pool.put(tensor)
-        yield from pool.rest()
+    return chain.from_iterable(worked_on(evaluate, profile.tensors(), num_threads(device)))
 
 
 def num_threads(device: str) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.evaluation.in_order import worked_on
 from kvtrace.trace.ownership import HeadOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
     from kvtrace.trace.reader import Block, Trace
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     """(blocks done, blocks in all)."""
 
 _READ_THREADS: Final = 2
-_BLOCKS_AHEAD: Final = 4
+_BLOCKS_AHEAD: Final = 3
 
 
 def read_blocks(trace: Trace, progress: Progress | None = None) -> Iterator[Block]:
@@ -29,21 +27,13 @@ def read_blocks(trace: Trace, progress: Progress | None = None) -> Iterator[Bloc
     Raises IntegrityError: a chunk is missing, cut or damaged.
     """
     refs, owners = trace.block_refs(), HeadOwners(trace)
-    with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="kvtrace-read") as pool:
-        pending: deque[Future[Block]] = deque()
-        waiting = iter(refs)
-        try:
-            for done in range(len(refs)):
-                while len(pending) < _BLOCKS_AHEAD and (ref := next(waiting, None)):
-                    pending.append(pool.submit(ref.load))
-                block = pending.popleft().result()
-                owned = owners.owned_axes(refs[done].store, block.layer.index, block.kv_heads)
-                if owned:
-                    yield _take_heads(block, owned)
-                if progress:
-                    progress(done + 1, len(refs))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    blocks = worked_on(lambda ref: ref.load(), refs, _READ_THREADS, _BLOCKS_AHEAD)
+    for done, (ref, block) in enumerate(zip(refs, blocks, strict=True), start=1):
+        owned = owners.owned_axes(ref.store, block.layer.index, block.kv_heads)
+        if owned:
+            yield _take_heads(block, owned)
+        if progress:
+            progress(done, len(refs))
 
 
 def _take_heads(block: Block, axes: list[int]) -> Block:

@@ -79,10 +79,7 @@ class SourceReplay:
             if (swept := sweep(profile, applied, self._device)) is not None:
                 yield swept
             yield from magnitude_counts(profile, cells)
-            values = replay_profile(profile, cells, applied, self._device)
-            if self._request.method == "verify":
-                values = verified(profile, values, self._direct(cells, applied))
-            yield from self._with_online(values)
+            yield from self._with_online(self._profiled(profile, cells, applied))
             if self._request.method == "verify":
                 self._note(logging.INFO, "verified: profile and element-wise replay agree")
 
@@ -96,10 +93,7 @@ class SourceReplay:
             yield from _by_cell(cells, names, self._direct(cells, applied))
             return
         with self._profile(cells, GROUPS_DIRECTORY) as profile:
-            values = replay_profile(profile, cells, applied, self._device, with_vectors=False)
-            if self._request.method == "verify":
-                values = verified(profile, values, self._direct(cells, applied), with_vectors=False)
-            yield from _by_cell(cells, names, values)
+            yield from _by_cell(cells, names, self._profiled(profile, cells, applied, with_vectors=False))
 
     @contextmanager
     def _profile(self, cells: Cells, directory: str = PROFILE_DIRECTORY) -> Iterator[StoredProfile]:
@@ -115,6 +109,19 @@ class SourceReplay:
                 self._note(logging.WARNING, ready.note)
             self.were_read |= ready.were_read
             yield ready.profile
+
+    def _profiled(
+        self,
+        profile: StoredProfile,
+        cells: Cells,
+        applied: Sequence[AppliedScales],
+        *,
+        with_vectors: bool = True,
+    ) -> Iterator[TensorSums | Vectors]:
+        values = replay_profile(profile, cells, applied, self._device, with_vectors=with_vectors)
+        if self._request.method != "verify":
+            return values
+        return verified(profile, values, self._direct(cells, applied), with_vectors=with_vectors)
 
     def _direct(self, cells: Cells, applied: Sequence[AppliedScales]) -> Iterator[TensorSums | Vectors]:
         from kvtrace.evaluation.direct import replay_directly  # torch: over a ready profile nothing needs it

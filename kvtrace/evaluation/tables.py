@@ -26,25 +26,12 @@ from kvtrace.evaluation.sweep import SweepSums
 from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
 from kvtrace.numerics.rounding_floor import rounding_floor_db
-from kvtrace.runs.schema import (
-    CANDIDATES,
-    CELLS,
-    FINDINGS,
-    GROUPS,
-    LAYERS,
-    MAGNITUDES,
-    REQUESTS,
-    ROWS,
-    SAMPLING,
-    SCALES,
-    SWEEP,
-    VECTORS,
-)
+from kvtrace.runs import schema
 from kvtrace.trace.completeness import rows_lost
 from kvtrace.trace.strata import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kvtrace.candidates.bind import Bound
     from kvtrace.candidates.captured import ScaleKey
@@ -63,17 +50,15 @@ def write_candidates(run: RunWriter, bound: Bound) -> None:
     reasons = [bound.reasons.get(one.name) for one in candidates]
     artifacts = [one.artifact for one in candidates]
     run.write(
-        CANDIDATES,
+        schema.CANDIDATES,
         {
             "candidate": [one.name for one in candidates],
             "ordinal": list(range(len(candidates))),
-            "kind": [one.kind for one in candidates],
             "status": ["invalid" if reason else "valid" for reason in reasons],
             "reason": [reason and str(reason) for reason in reasons],
             "reason_id": [reason and reason.reason for reason in reasons],
             "hypothetical": [not found or any(one.hypothetical for one in found) for found in applied],
-            "engine": [one.engine for one in candidates],
-            "format": [one.format for one in candidates],
+            **_attributes(candidates, "kind", "engine", "format"),
             # The finer where sources differ.
             "granularity": [
                 min((one.granularity for one in found if one.granularity), default=None) for found in applied
@@ -96,22 +81,22 @@ def write_source(run: RunWriter, source: str, trace: Trace, values: Iterable[Sou
     for value in values:
         match value:
             case AppliedScales():
-                run.write(SCALES, _scale_columns(source, trace, value))
+                run.write(schema.SCALES, _scale_columns(source, trace, value))
             case ArtifactFindings():
                 if value.findings:
-                    run.write(FINDINGS, _finding_columns(source, value))
+                    run.write(schema.FINDINGS, _finding_columns(source, value))
             case SweepSums():
                 if value.tensors:
-                    run.write(SWEEP, sweep_columns(source, value))
+                    run.write(schema.SWEEP, sweep_columns(source, value))
             case MagnitudeCounts():
-                run.write(MAGNITUDES, magnitude_columns(source, value))
+                run.write(schema.MAGNITUDES, magnitude_columns(source, value))
             case Vectors():
-                run.write(VECTORS, vector_columns(source, value))
+                run.write(schema.VECTORS, vector_columns(source, value))
             case CellSums():
                 if value.cells.request_group is None:
-                    run.write(CELLS, cell_columns(source, value))
+                    run.write(schema.CELLS, cell_columns(source, value))
                 else:
-                    run.write(GROUPS, group_columns(source, value))
+                    run.write(schema.GROUPS, group_columns(source, value))
 
 
 def _calibrated_length(artifact: ScaleArtifact) -> int | None:
@@ -121,13 +106,12 @@ def _calibrated_length(artifact: ScaleArtifact) -> int | None:
 
 def _write_layers(run: RunWriter, source: str, trace: Trace) -> None:
     layers = [trace.layers[index] for index in sorted(trace.layers)]
-    copied = ("dtype", "backend", "kv_cache_dtype", "head_dim_k", "head_dim_v")
     run.write(
-        LAYERS,
+        schema.LAYERS,
         {
             "source": [source] * len(layers),
             "layer": [layer.index for layer in layers],
-            **{name: [getattr(layer, name) for layer in layers] for name in copied},
+            **_attributes(layers, "dtype", "backend", "kv_cache_dtype", "head_dim_k", "head_dim_v"),
             "num_kv_heads": [len(layer.kv_heads) for layer in layers],
         },
     )
@@ -136,12 +120,10 @@ def _write_layers(run: RunWriter, source: str, trace: Trace) -> None:
 def _write_trace(run: RunWriter, source: str, trace: Trace) -> None:
     rules = [trace.sampling[number] for number in sorted(trace.sampling)]
     run.write(
-        SAMPLING,
+        schema.SAMPLING,
         {
             "source": [source] * len(rules),
-            "sampling_id": [rule.sampling_id for rule in rules],
-            "position_stride": [rule.position_stride for rule in rules],
-            "request_fraction": [rule.request_fraction for rule in rules],
+            **_attributes(rules, "sampling_id", "position_stride", "request_fraction"),
         },
     )
     tokens = trace.tokens
@@ -151,17 +133,17 @@ def _write_trace(run: RunWriter, source: str, trace: Trace) -> None:
     copied = ("request", "workload", "client_id", "prompt_hash", "sampled", "sampling_id", "prompt_tokens",
               "output_tokens", "computed_tokens", "status")  # fmt: skip
     run.write(
-        REQUESTS,
+        schema.REQUESTS,
         {
             "source": [source] * len(requests),
-            **{name: [getattr(request, name) for request in requests] for name in copied},
+            **_attributes(requests, *copied),
             "num_rows": [num_rows.get(request.request, 0) for request in requests],
             "num_missing": [sum(end - start for start, end in request.missing) for request in requests],
             "num_dropped": [lost[request.request] for request in requests],
         },
     )
     run.write(
-        ROWS,
+        schema.ROWS,
         {
             "source": repeated(source, len(tokens)),
             "row": np.arange(len(tokens)),
@@ -231,13 +213,15 @@ def _finding_columns(source: str, audited: ArtifactFindings) -> dict[str, Any]:
         "source": [source] * len(findings),
         "candidate": [audited.candidate] * len(findings),
         "ordinal": list(range(len(findings))),
-        "id": [finding.id for finding in findings],
-        "severity": [finding.severity for finding in findings],
-        "message": [finding.message for finding in findings],
-        "action": [finding.action for finding in findings],
+        **_attributes(findings, "id", "severity", "message", "action"),
         "layers": [list(finding.layers) or None for finding in findings],
         "evidence": [
             json.dumps(to_jsonable_python(finding.evidence[0], inf_nan_mode="strings"), ensure_ascii=False)
             for finding in findings
         ],
     }
+
+
+def _attributes(things: Sequence[Any], *names: str) -> dict[str, list[Any]]:
+    """Return the columns that are called as what they are made of."""
+    return {name: [getattr(thing, name) for thing in things] for name in names}

@@ -62,6 +62,11 @@ class Finding:
     """For ranking among equals: larger is worse."""
 
 
+def numbers(**named: Any) -> tuple[dict[str, Any], ...]:
+    """Return evidence of one row. named: what settles it; names carry the unit."""
+    return (named,)
+
+
 def confidence_of(num_requests: int) -> Confidence:
     """Return how sure an estimate is that rests on so many requests.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvtrace.errors import InputError, NoValidCandidateError
+from kvtrace.gate.contenders import candidates_of
 from kvtrace.gate.decide import EVENT_OF_LIMIT, decide_values, decide_vectors, value_p_values
 from kvtrace.gate.envelope import (
     captured_outside,
@@ -15,15 +17,14 @@ from kvtrace.gate.envelope import (
     traces_without,
     untested_parts,
 )
-from kvtrace.gate.measure import measure
+from kvtrace.gate.measure import measure, workloads_of
 from kvtrace.gate.outcome import CheckOutcome, PolicyReference, SegmentOutcome, Verdict
 from kvtrace.gate.segments import protected_segments
 from kvtrace.gate.triggers import fired_triggers
 from kvtrace.plain_text import plain
 from kvtrace.query import connect_with_views
-from kvtrace.stats import discoveries, exceedance_p_values
-from kvtrace.stats.discoveries import HYPOTHESIS, PROCEDURE
-from kvtrace.stats.fractions import METHOD
+from kvtrace.stats.discoveries import HYPOTHESIS, PROCEDURE, q_values
+from kvtrace.stats.fractions import METHOD, exceedance_p_values
 from kvtrace.stats.jackknife import METHOD as RATIO_METHOD
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
+    from kvtrace.gate.contenders import Contender
     from kvtrace.gate.measure import MeasuredSegment
     from kvtrace.gate.outcome import LimitOutcome
     from kvtrace.gate.policy import Policy, PolicyFile
@@ -49,22 +51,21 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
     NoValidCandidateError: it is invalid.
     """
     connection = connect_with_views(run)
-    name, note, hypothetical = _chosen_candidate(connection, run, candidate)
-    policy = policy_file.policy
-    workloads = [row[0] for row in connection.execute("SELECT DISTINCT workload FROM requests").fetchall()]
-    segments = protected_segments(policy, workloads)
-    measured = measure(connection, name, segments)
-    q_values = _q_values(segments, measured, policy)
+    chosen = _chosen_candidate(connection, run, candidate)
+    name, policy = chosen.candidate, policy_file.policy
+    segments = protected_segments(policy, workloads_of(connection))
+    measured = measure(connection, chosen, segments)
+    by_segment = _q_values(segments, measured, policy)
     outcomes = tuple(
         _segment_outcome(segment, one, found, policy)
-        for segment, one, found in zip(segments, measured, q_values, strict=True)
+        for segment, one, found in zip(segments, measured, by_segment, strict=True)
     )
     outside = captured_outside(connection, name)
     return CheckOutcome(
         run=str(run.path),
         candidate=name,
-        candidate_note=note,
-        hypothetical=hypothetical,
+        candidate_note=chosen.note,
+        hypothetical=chosen.hypothetical,
         policy=policy_reference(policy_file, run),
         verdict=_overall([one.verdict for one in outcomes]),
         envelope=envelope_sentence(name, policy, outcomes),
@@ -92,26 +93,24 @@ def policy_reference(policy_file: PolicyFile, run: Run) -> PolicyReference:
     )
 
 
-def _chosen_candidate(
-    connection: duckdb.DuckDBPyConnection, run: Run, candidate: str | None
-) -> tuple[str, str | None, bool]:
-    rows = connection.execute(
-        "SELECT candidate, kind, status, reason, note, hypothetical FROM candidates ORDER BY ordinal"
-    ).fetchall()
-    names = ", ".join(plain(row[0]) for row in rows)
+def _chosen_candidate(connection: duckdb.DuckDBPyConnection, run: Run, candidate: str | None) -> Contender:
+    found = candidates_of(run, connection)
+    names = ", ".join(plain(one.candidate) for one in found)
     if candidate is None:
-        quantized = [row for row in rows if row[2] == "valid" and row[1] != "bf16"]
-        chosen = [row for row in quantized if row[1] == "effective"] or quantized
+        quantized = [one for one in found if one.is_valid and one.kind != "bf16"]
+        chosen = [one for one in quantized if one.kind == "effective"] or quantized
         if len(chosen) != 1:
             raise InputError(f"{run.path}: holds {names}; say which to check with --candidate NAME")
     else:
-        chosen = [row for row in rows if row[0] == candidate]
+        chosen = [one for one in found if one.candidate == candidate]
         if not chosen:
             raise InputError(f"{run.path}: no candidate is called {plain(candidate)!r}; it holds {names}")
-    name, _, status, reason, note, hypothetical = chosen[0]
-    if status != "valid":
-        raise NoValidCandidateError(f"{run.path}: candidate {plain(name)} is invalid: {plain(reason, 300)}")
-    return name, note, hypothetical
+    if not chosen[0].is_valid:
+        reason = plain(chosen[0].reason or "", 300)
+        raise NoValidCandidateError(
+            f"{run.path}: candidate {plain(chosen[0].candidate)} is invalid: {reason}"
+        )
+    return chosen[0]
 
 
 def _q_values(
@@ -127,7 +126,7 @@ def _q_values(
     found: list[dict[str, NDArray[np.float64]]] = [{} for _ in segments]
     if p_values:
         pooled = np.concatenate([p for _, _, p in p_values])
-        q = discoveries(pooled, level=policy.false_discovery_rate).q_value
+        q = q_values(pooled)
         starts = np.cumsum([0, *(p.size for _, _, p in p_values)])
         for (index, limit, p), start in zip(p_values, starts, strict=False):
             found[index][limit] = q[start : start + p.size]
@@ -151,14 +150,14 @@ def _breach_rule(measured: Sequence[MeasuredSegment], policy: Policy) -> str:
 def _segment_outcome(
     segment: ProtectedSegment,
     measured: MeasuredSegment,
-    q_values: dict[str, NDArray[np.float64]],
+    q_of_limit: dict[str, NDArray[np.float64]],
     policy: Policy,
 ) -> SegmentOutcome:
-    extent, no_test = measured.extent, np.ones(len(measured.values))
+    no_test = np.ones(len(measured.values))
     limits = tuple(
-        decide_vectors(limit, bound, measured.vectors, q_values[limit], policy)
+        decide_vectors(limit, bound, measured.vectors, q_of_limit[limit], policy)
         if limit in EVENT_OF_LIMIT
-        else decide_values(limit, bound, measured.values, q_values.get(limit, no_test), policy)
+        else decide_values(limit, bound, measured.values, q_of_limit.get(limit, no_test), policy)
         for limit, bound in segment.limits.given().items()
     )
     missing = _missing_coverage(segment, measured)
@@ -171,12 +170,7 @@ def _segment_outcome(
         positions=_inclusive(segment.positions),
         prompt_tokens=_inclusive(segment.prompt_tokens),
         output_tokens=_inclusive(segment.output_tokens),
-        seen_positions=extent.positions,
-        seen_prompt_tokens=extent.prompt_tokens,
-        seen_output_tokens=extent.output_tokens,
-        num_requests=extent.num_requests,
-        num_tokens=extent.num_tokens,
-        num_incomplete_requests=extent.num_incomplete,
+        **asdict(measured.extent),
         min_requests=segment.coverage.requests,
         min_tokens=segment.coverage.tokens,
         num_nonfinite_vectors=nonfinite,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.gate.check import check, policy_reference
@@ -9,7 +10,7 @@ from kvtrace.gate.comparison import Comparison, Decision, DecisionRow, Role
 from kvtrace.gate.constant import held_constant
 from kvtrace.gate.contenders import changed_facts, contenders, named_baseline, rival
 from kvtrace.gate.evidence import measurements, nested_tensors, paired_evidence, tensor_evidence
-from kvtrace.gate.outcome import Verdict
+from kvtrace.gate.measure import workloads_of
 from kvtrace.gate.segment_pairs import EVERY_WORKLOAD
 from kvtrace.gate.segments import protected_segments
 from kvtrace.query import connect_with_views
@@ -17,9 +18,7 @@ from kvtrace.stats.fractions import METHOD
 from kvtrace.stats.jackknife import METHOD as RATIO_METHOD
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    import duckdb
+    from collections.abc import Collection, Mapping, Sequence
 
     from kvtrace.gate.comparison import Paired, TensorEvidence
     from kvtrace.gate.contenders import Contender
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
     from kvtrace.runs.open import Run
 
 _CONFIDENCE: Final = 0.95
-_DECISIONS: Final = {
-    Verdict.within: Decision.within,
-    Verdict.breached: Decision.breached,
-    Verdict.not_enough: Decision.not_enough,
-}
 
 
 def compare(
@@ -55,21 +49,26 @@ def compare(
     """
     shared, different = held_constant(runs, allow_different)
     connected = [(run, connect_with_views(run)) for run in runs]
-    table, repeated = contenders(connected, same_conditions=not different)
-    against = {
-        name: rival(name, table, None if baseline is None else named_baseline(baseline, table))
-        for name in table
-    }
+    contending, repeated = contenders(connected, same_conditions=not different)
+    common = None if baseline is None else named_baseline(baseline, contending)
     confidence = policy_file.policy.confidence if policy_file else _CONFIDENCE
     segments = protected_segments(
-        policy_file.policy if policy_file else EVERY_WORKLOAD, _workloads(one for _, one in connected)
+        policy_file.policy if policy_file else EVERY_WORKLOAD,
+        set().union(*(workloads_of(connection) for _, connection in connected)),
     )
-    measured = {
-        name: measurements(one.connection, one.candidate, segments)
-        for name, one in table.items()
-        if one.is_valid
-    }
-    constant = tuple(field for field, value in shared.items() if value is not None)
+    table = _Table(
+        contending,
+        measured={
+            name: measurements(one.connection, one.candidate, segments)
+            for name, one in contending.items()
+            if one.is_valid
+        },
+        segments=segments,
+        constant=tuple(field for field, value in shared.items() if value is not None),
+        different=tuple(different),
+        policy_file=policy_file,
+        confidence=confidence,
+    )
     return Comparison(
         runs=tuple(str(run.path) for run in runs),
         policy=policy_reference(policy_file, runs[0]) if policy_file else None,
@@ -78,83 +77,67 @@ def compare(
         confidence=confidence,
         interval_method=METHOD,
         ratio_interval_method=RATIO_METHOD,
-        rows=tuple(
-            _row(name, against[name], table, measured, segments, constant, different, policy_file, confidence)
-            for name in table
-        ),
+        rows=tuple(table.row(name, rival(name, contending, common)) for name in contending),
         same_rows=repeated,
         baseline=baseline,
     )
 
 
-def _row(
-    name: str,
-    against: str | None,
-    table: dict[str, Contender],
-    measured: Mapping[str, Measurements],
-    segments: Sequence[ProtectedSegment],
-    constant: tuple[str, ...],
-    different: Mapping[str, object],
-    policy_file: PolicyFile | None,
-    confidence: float,
-) -> DecisionRow:
-    one = table[name]
-    decision, reason, decided = _decision(one, policy_file)
-    evidence: tuple[TensorEvidence, ...] = ()
-    paired: tuple[Paired, ...] = ()
-    not_paired: str | None = "invalid, so never scored"
-    if one.is_valid:
-        evidence = tensor_evidence(one.connection, one.candidate, measured[name], confidence)
-        paired, not_paired = _pairs(one, against, table, measured, segments, confidence, name)
-    changed = _changed(one, table[against], different) if against else ()
-    return DecisionRow(
-        name=name,
-        run=str(one.run.path),
-        candidate=one.candidate,
-        role=one.role,
-        setup=one.setup if one.is_valid else "cannot be run",
-        note=one.note,
-        hypothetical=one.hypothetical,
-        against=against,
-        changed=changed,
-        held_constant=(*constant, *_same_facts(one, table[against])) if against else constant,
-        evidence=evidence,
-        paired=paired,
-        not_paired=not_paired,
-        decision=decision,
-        reason=reason,
-        segments=decided,
-    )
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What every row is made of."""
 
+    contenders: dict[str, Contender]
+    measured: Mapping[str, Measurements]
+    segments: Sequence[ProtectedSegment]
+    constant: tuple[str, ...]
+    """Fields of all runs that are held constant."""
+    different: tuple[str, ...]
+    """Fields in which the runs may differ, and do."""
+    policy_file: PolicyFile | None
+    confidence: float
 
-def _workloads(connections: Iterable[duckdb.DuckDBPyConnection]) -> set[str]:
-    return {
-        row[0]
-        for connection in connections
-        for row in connection.execute("SELECT DISTINCT workload FROM requests").fetchall()
-    }
+    def row(self, name: str, against: str | None) -> DecisionRow:
+        """Return one row; against: the name of the row that it is compared with."""
+        one = self.contenders[name]
+        other = self.contenders[against] if against else None
+        decision, reason, decided = _decision(one, self.policy_file)
+        evidence: tuple[TensorEvidence, ...] = ()
+        paired: tuple[Paired, ...] = ()
+        not_paired: str | None = "invalid, so never scored"
+        if one.is_valid:
+            evidence = tensor_evidence(one.connection, one.candidate, self.measured[name], self.confidence)
+            paired, not_paired = self._pairs(name, against)
+        return DecisionRow(
+            name=name,
+            run=str(one.run.path),
+            candidate=one.candidate,
+            role=one.role,
+            setup=one.setup if one.is_valid else "cannot be run",
+            note=one.note,
+            hypothetical=one.hypothetical,
+            against=against,
+            changed=_changed(one, other, self.different) if other else (),
+            held_constant=(*self.constant, *_same_facts(one, other)) if other else self.constant,
+            evidence=evidence,
+            paired=paired,
+            not_paired=not_paired,
+            decision=decision,
+            reason=reason,
+            segments=decided,
+        )
 
-
-def _pairs(
-    one: Contender,
-    against: str | None,
-    table: Mapping[str, Contender],
-    measured: Mapping[str, Measurements],
-    segments: Sequence[ProtectedSegment],
-    confidence: float,
-    name: str,
-) -> tuple[tuple[Paired, ...], str | None]:
-    if against is None:
-        return (), "compared with no other row"
-    other = table[against]
-    if other.role is Role.baseline:
-        return (), "BF16 clips nothing: the evidence is the difference"
-    if not measured[name].counts.pairs_with(measured[against].counts):
-        return (), f"{against} was not replayed on the same vectors"
-    nested = nested_tensors((one.connection, one.candidate), (other.connection, other.candidate))
-    return paired_evidence(
-        measured[name], measured[against], segments, nested=nested, confidence=confidence
-    ), None
+    def _pairs(self, name: str, against: str | None) -> tuple[tuple[Paired, ...], str | None]:
+        if against is None:
+            return (), "compared with no other row"
+        one, other = self.contenders[name], self.contenders[against]
+        if other.role is Role.baseline:
+            return (), "BF16 clips nothing: the evidence is the difference"
+        here, there = self.measured[name], self.measured[against]
+        if not here.counts.pairs_with(there.counts):
+            return (), f"{against} was not replayed on the same vectors"
+        nested = nested_tensors((one.connection, one.candidate), (other.connection, other.candidate))
+        return paired_evidence(here, there, self.segments, nested=nested, confidence=self.confidence), None
 
 
 def _decision(
@@ -168,11 +151,11 @@ def _decision(
         return Decision.no_policy, None, ()
     found = check(one.run, policy_file, one.candidate)
     deciding = [segment.name for segment in found.segments if segment.verdict is found.verdict]
-    return _DECISIONS[found.verdict], "; ".join(deciding) or None, found.segments
+    return Decision[found.verdict.name], "; ".join(deciding) or None, found.segments
 
 
-def _changed(one: Contender, other: Contender, different: Mapping[str, object]) -> tuple[str, ...]:
-    runs_differ = tuple(different) if one.run is not other.run else ()
+def _changed(one: Contender, other: Contender, different: tuple[str, ...]) -> tuple[str, ...]:
+    runs_differ = different if one.run is not other.run else ()
     return (*changed_facts(one, other), *(f"{field} (allowed to differ)" for field in runs_differ))
 
 

@@ -100,10 +100,9 @@ def _tensor(one: TensorEvidence) -> Iterator[str]:
     if one.num_heads_quantized == 0:
         yield f"    {one.tensor.upper()}: not quantized, so nothing is clipped"
         return
-    high = f" to {decibel_or_percent(_CLIPPED, one.high)}" if one.high is not None else " or more"
     clipped = decibel_or_percent(_CLIPPED, one.vectors_clipped_frac)
     yield from wrapped(
-        f"{one.tensor.upper()}: {clipped} clipped ({decibel_or_percent(_CLIPPED, one.low or 0.0)}{high}), "
+        f"{one.tensor.upper()}: {clipped} clipped ({_ends(one.low, one.high)}), "
         f"{one.num_heads_clipped:,} of {one.num_heads:,} heads, "
         f"{one.num_affected_requests:,} of {one.num_requests:,} requests",
         "       ",
@@ -162,12 +161,16 @@ def _told(pair: Paired | PairedSegment) -> str:
 
 
 def _head(head: HeadOutcome) -> str:
-    low = decibel_or_percent(_CLIPPED, head.low or 0.0)
-    high = f" to {decibel_or_percent(_CLIPPED, head.high)}" if head.high is not None else " or more"
     return (
         f"layer {head.layer} head {head.kv_head} {head.tensor.upper()}: "
-        f"{decibel_or_percent(_CLIPPED, head.value)} ({low}{high})"
+        f"{decibel_or_percent(_CLIPPED, head.value)} ({_ends(head.low, head.high)})"
     )
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    """Return the interval of a share of vectors."""
+    end = " or more" if high is None else f" to {decibel_or_percent(_CLIPPED, high)}"
+    return f"{decibel_or_percent(_CLIPPED, low or 0.0)}{end}"
 
 
 def _interval(limit: str, low: float | None, high: float | None) -> str:

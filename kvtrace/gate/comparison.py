@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
-from kvtrace.gate.outcome import (  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.gate.outcome import (
     HeadOutcome,
     MaybeInfinite,
+    Outcome,
     PolicyReference,
     SegmentOutcome,
 )
+
+if TYPE_CHECKING:
+    from kvtrace.stats.paired import PairedDifference
 
 COMPARISON_SCHEMA_VERSION: Final = "1.2"
 
@@ -40,11 +42,7 @@ class Decision(StrEnum):
     no_policy = "not decided: no policy"
 
 
-class _Compared(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class TensorEvidence(_Compared):
+class TensorEvidence(Outcome):
     """K or V of one candidate, over all heads and requests."""
 
     tensor: str
@@ -77,7 +75,7 @@ class TensorEvidence(_Compared):
     sqnr_high_db: float | None = None
 
 
-class PairedSegment(_Compared):
+class PairedSegment(Outcome):
     """Clipped vectors against another row in one segment, request by request."""
 
     name: str
@@ -90,7 +88,7 @@ class PairedSegment(_Compared):
     num_higher: int
 
 
-class Paired(_Compared):
+class Paired(Outcome):
     """Clipped vectors against another row, request by request."""
 
     tensor: str
@@ -117,7 +115,13 @@ class Paired(_Compared):
     """The same by the policy's segments; by workload without a policy."""
 
 
-class DecisionRow(_Compared):
+def of_difference(found: PairedDifference) -> dict[str, Any]:
+    """Return what `Paired` and `PairedSegment` say of a difference alike."""
+    alike = ("difference", "low", "high", "verdict", "num_requests", "num_lower", "num_higher")
+    return {name: getattr(found, name) for name in alike}
+
+
+class DecisionRow(Outcome):
     """One candidate."""
 
     name: str
@@ -146,7 +150,7 @@ class DecisionRow(_Compared):
     """What the policy says of each of its segments, as `kvtrace check` does; empty without a policy."""
 
 
-class Comparison(_Compared):
+class Comparison(Outcome):
     """The decision table."""
 
     schema_version: str = COMPARISON_SCHEMA_VERSION

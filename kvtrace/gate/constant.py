@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from kvtrace.runs.open import Run
     from kvtrace.runs.record import SourceRecord
 
-_OF_SOURCE: Final[dict[str, Callable[[SourceRecord], str | None]]] = {
+FACTS: Final[dict[str, Callable[[SourceRecord], str | None]]] = {
     "weights_digest": lambda source: source.model.weights_digest,
     "model_revision": lambda source: source.model.revision,
     "tokenizer_revision": lambda source: source.model.tokenizer_revision or source.model.tokenizer_digest,
+    "tokenizer_digest": lambda source: source.model.tokenizer_digest,
     "chat_template_digest": lambda source: source.model.chat_template_digest,
     "attention_backend": lambda source: ", ".join(source.attention_backends) or None,
     "engine_version": lambda source: f"{source.engine.name} {source.engine.version}",
+    "kv_cache_dtype": lambda source: source.engine.kv_cache_dtype,
     "trace_sha256": lambda source: source.trace_sha256,
 }
+"""What a trace says of the model and the engine, by the names of `--allow-different` and of a policy."""
+_OF_SOURCE: Final = tuple(field for field in FACTS if field not in ("tokenizer_digest", "kv_cache_dtype"))
 _OF_MANIFEST: Final = ("image_digest", "kernel_revision", "gpu_inventory", "kv_dtype", "effective_args")
 """Compared between the manifests that have them. What belongs to a candidate, such as `skipped_layers`, is
 what a comparison is about; `trace_sha256` stands for the evaluation corpus."""
@@ -36,8 +40,8 @@ def constants(run: Run) -> dict[str, str | None]:
     """
     manifest = run.record.manifest.given()
     found: dict[str, str | None] = {}
-    for field, read in _OF_SOURCE.items():
-        values = {read(source) for source in run.record.sources}
+    for field in _OF_SOURCE:
+        values = {FACTS[field](source) for source in run.record.sources}
         known = sorted(value for value in values if value is not None)
         found[field] = ", ".join(known) if known else _as_text(manifest.get(field))
     found["evaluator_revision"] = run.record.kvtrace_version

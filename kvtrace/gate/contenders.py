@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import ComparisonError
 from kvtrace.gate.comparison import Role
@@ -42,7 +42,7 @@ class Contender:
     granularity: str | None
     artifact: str | None
     artifact_sha256: str | None
-    excluded_layers: tuple[int, ...]
+    excluded_layers: list[int]
 
     @property
     def is_valid(self) -> bool:
@@ -97,6 +97,11 @@ class Contender:
         return f"{self.format}, {self.engine} numerics, {grain}, {scales}{layers}"
 
 
+def candidates_of(run: Run, connection: duckdb.DuckDBPyConnection) -> list[Contender]:
+    """Return the candidates of one run, in the order asked for."""
+    return [Contender(run, connection, *row) for row in connection.execute(_CANDIDATES).fetchall()]
+
+
 def contenders(
     runs: Sequence[tuple[Run, duckdb.DuckDBPyConnection]], *, same_conditions: bool
 ) -> tuple[dict[str, Contender], tuple[str, ...]]:
@@ -105,11 +110,7 @@ def contenders(
     same_conditions: whether the runs differ in nothing but candidates; equal ones then give equal numbers,
     and one stays. A name that several runs use is preceded by its run's.
     """
-    found = [
-        _contender(run, connection, row)
-        for run, connection in runs
-        for row in connection.execute(_CANDIDATES).fetchall()
-    ]
+    found = [one for run, connection in runs for one in candidates_of(run, connection)]
     kept: list[Contender] = []
     repeated = []
     for one in found:
@@ -170,27 +171,6 @@ def changed_facts(one: Contender, other: Contender) -> tuple[str, ...]:
         f"{what}: {value} instead of {other.facts.get(what, 'none')}"
         for what, value in one.facts.items()
         if value != other.facts.get(what)
-    )
-
-
-def _contender(run: Run, connection: duckdb.DuckDBPyConnection, row: tuple[Any, ...]) -> Contender:
-    candidate, kind, status, reason, note, hypothetical, *applied, layers = row
-    engine, fp8_format, granularity, artifact, artifact_sha256 = applied
-    return Contender(
-        run=run,
-        connection=connection,
-        candidate=candidate,
-        kind=kind,
-        status=status,
-        reason=reason,
-        note=note,
-        hypothetical=hypothetical,
-        engine=engine,
-        format=fp8_format,
-        granularity=granularity,
-        artifact=artifact,
-        artifact_sha256=artifact_sha256,
-        excluded_layers=tuple(layers),
     )
 
 

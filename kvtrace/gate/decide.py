@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.gate.outcome import HeadOutcome, LimitOutcome, Verdict
+from kvtrace.gate.outcome import HeadOutcome, LimitOutcome, Verdict, of_vectors
 from kvtrace.sample_size import requests_without_event
-from kvtrace.stats import fraction_intervals, jackknife_ratios, ratio_p_values
-from kvtrace.stats.jackknife import MIN_GROUPS
+from kvtrace.stats.fractions import fraction_intervals
+from kvtrace.stats.jackknife import MIN_GROUPS, jackknife_ratios, ratio_p_values
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from kvtrace.gate.measure import HeadTable
     from kvtrace.gate.policy import Policy
-    from kvtrace.stats import RatioIntervals
+    from kvtrace.stats.jackknife import RatioIntervals
 
-EVENT_OF_LIMIT: Final = {"vectors_clipped_frac": "clipped", "vectors_out_of_range_frac": "outside"}
+EVENT_OF_LIMIT: Final = {"vectors_clipped_frac": "clipped", "vectors_out_of_range_frac": "out_of_range"}
 BY_INTERVAL: Final = "interval clustered by request"
 BY_GROUPS: Final = "interval over request groups; heads with an event in too few of them: estimate"
 BY_ESTIMATE: Final = "estimate; the run holds no sums by which an interval could be made"
 BY_RULE: Final = "known: every vector gets a scale that covers it"
 BY_ONLINE_ESTIMATE: Final = "estimate, which decides alone: no run has sums by group under a scale per vector"
-_RATIOS: Final = {
+RATIOS: Final = {
     "clipped_frac": ("w_clipped", "w_values"),
     "out_of_range_frac": ("w_out_of_range", "w_values"),
     "clip_error_frac": ("w_sq_clip_error", "w_sq_error"),
@@ -56,33 +58,19 @@ def decide_vectors(
     breached = q_values <= policy.false_discovery_rate
     untold = ~breached & (found.high > bound)
 
-    def head(entry: int) -> HeadOutcome:
-        layer, kv_head, tensor = heads.head(entry)
-        return HeadOutcome(
-            layer=layer,
-            kv_head=kv_head,
-            tensor=tensor,
-            value=float(found.fraction[entry]),
-            low=float(found.low[entry]),
-            high=None if found.too_few_requests[entry] else float(found.high[entry]),
-            num_requests=int(found.num_requests[entry]),
-            num_affected_requests=int(found.num_affected[entry]),
-            q_value=float(q_values[entry]),
-        )
+    def measured(entry: int) -> dict[str, Any]:
+        return of_vectors(found, entry) | {"q_value": float(q_values[entry])}
 
-    worst_first = np.lexsort((-found.high, -found.fraction))
-    return LimitOutcome(
+    return _outcome(
+        heads,
+        np.lexsort((-found.high, -found.fraction)),
+        breached,
+        untold,
+        measured,
         limit=limit,
         bound=bound,
-        is_minimum=False,
-        verdict=_verdict(breached, untold),
         basis=BY_RULE if heads.is_online else BY_INTERVAL,
         has_interval=True,
-        num_heads=len(heads),
-        num_breached=int(breached.sum()),
-        num_untold=int(untold.sum()),
-        worst=head(int(worst_first[0])) if len(heads) else None,
-        breached=tuple(head(int(entry)) for entry in worst_first if breached[entry])[:_MOST_LISTED],
         reason=(
             _vector_reason(bound, int(untold.sum()), int(found.num_requests.max()), policy)
             if untold.any()
@@ -123,33 +111,55 @@ def decide_values(
         np.where(np.isnan(value), np.inf, value if is_minimum else -value), kind="stable"
     )
 
-    def head(entry: int) -> HeadOutcome:
-        layer, kv_head, tensor = heads.head(entry)
-        return HeadOutcome(
-            layer=layer,
-            kv_head=kv_head,
-            tensor=tensor,
-            value=float(value[entry]),
-            low=None if estimated[entry] else float(low[entry]),
-            high=None if estimated[entry] else float(high[entry]),
-            num_groups=None if found is None else int(found.num_groups[entry]),
-            q_value=None if found is None else float(q_values[entry]),
-        )
+    def measured(entry: int) -> dict[str, Any]:
+        return {
+            "value": float(value[entry]),
+            "low": None if estimated[entry] else float(low[entry]),
+            "high": None if estimated[entry] else float(high[entry]),
+            "num_groups": None if found is None else int(found.num_groups[entry]),
+            "q_value": None if found is None else float(q_values[entry]),
+        }
 
-    return LimitOutcome(
+    return _outcome(
+        heads,
+        worst_first,
+        breached,
+        untold,
+        measured,
         limit=limit,
         bound=bound,
-        is_minimum=is_minimum,
-        verdict=_verdict(breached, untold),
         basis=BY_GROUPS if found is not None else BY_ONLINE_ESTIMATE if heads.is_online else BY_ESTIMATE,
         has_interval=found is not None,
+        num_estimated=int(estimated.sum()),
+        reason=_value_reason(value[untold], has_groups=found is not None) if untold.any() else None,
+    )
+
+
+def _outcome(
+    heads: HeadTable,
+    worst_first: NDArray[np.int64],
+    breached: NDArray[np.bool_],
+    untold: NDArray[np.bool_],
+    measured: Callable[[int], dict[str, Any]],
+    **told: Any,
+) -> LimitOutcome:
+    """Return the outcome. measured: what was measured of one head; told: what else is said of the limit."""
+
+    def head(entry: int) -> HeadOutcome:
+        layer, kv_head, tensor = heads.head(entry)
+        return HeadOutcome(layer=layer, kv_head=kv_head, tensor=tensor, **measured(entry))
+
+    return LimitOutcome(
+        is_minimum=told["limit"] == "sqnr_db",
+        verdict=(
+            Verdict.breached if breached.any() else Verdict.not_enough if untold.any() else Verdict.within
+        ),
         num_heads=len(heads),
         num_breached=int(breached.sum()),
         num_untold=int(untold.sum()),
-        num_estimated=int(estimated.sum()),
         worst=head(int(worst_first[0])) if len(heads) else None,
         breached=tuple(head(int(entry)) for entry in worst_first if breached[entry])[:_MOST_LISTED],
-        reason=_value_reason(value[untold], has_groups=found is not None) if untold.any() else None,
+        **told,
     )
 
 
@@ -174,12 +184,12 @@ def value_p_values(limit: str, bound: float, heads: HeadTable, policy: Policy) -
 def _ratio_intervals(limit: str, heads: HeadTable, policy: Policy) -> RatioIntervals | None:
     if heads.groups is None:
         return None
-    above, below = _RATIOS[limit]
+    above, below = RATIOS[limit]
     return jackknife_ratios(heads.groups[above], heads.groups[below], confidence=policy.confidence)
 
 
 def _value_of(limit: str, heads: HeadTable) -> NDArray[np.float64]:
-    above, below = (heads.columns[name] for name in _RATIOS[limit])
+    above, below = (heads.columns[name] for name in RATIOS[limit])
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.asarray(above / below)
         if limit == "sqnr_db":
@@ -193,12 +203,6 @@ def _is_exact(limit: str, heads: HeadTable) -> NDArray[np.bool_]:
     if limit not in ("sqnr_db", "clip_error_frac"):
         return np.zeros(len(heads), dtype=bool)
     return np.asarray((heads.columns["w_sq_error"] == 0) & (heads.columns["w_values"] > 0))
-
-
-def _verdict(breached: NDArray[np.bool_], untold: NDArray[np.bool_]) -> Verdict:
-    if breached.any():
-        return Verdict.breached
-    return Verdict.not_enough if untold.any() else Verdict.within
 
 
 def _vector_reason(bound: float, num_untold: int, num_requests: int, policy: Policy) -> str:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.gate.comparison import Paired, TensorEvidence
-from kvtrace.gate.outcome import HeadOutcome
+from kvtrace.gate.comparison import Paired, TensorEvidence, of_difference
+from kvtrace.gate.outcome import HeadOutcome, of_vectors
 from kvtrace.gate.request_counts import request_counts
 from kvtrace.gate.segment_pairs import paired_segments, segment_counts
 from kvtrace.gate.value_evidence import group_sums, ratio_ends, sqnr_change
-from kvtrace.stats import fraction_intervals, paired_difference, request_sums
+from kvtrace.stats.fractions import fraction_intervals, request_sums
+from kvtrace.stats.paired import paired_difference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,18 +99,21 @@ def paired_evidence(
     nested: tensor → whether one of the two covers, in every head, all that the other does.
     """
     return tuple(
-        _one_pair(tensor, here.counts, there.counts, nested=nested[tensor], confidence=confidence).model_copy(
-            update={
-                **sqnr_change(here.groups.get(tensor), there.groups.get(tensor), confidence),
-                "segments": paired_segments(
-                    here.by_segment,
-                    there.by_segment,
-                    segments,
-                    tensor,
-                    nested=nested[tensor],
-                    confidence=confidence,
-                ),
-            }
+        _one_pair(
+            tensor,
+            here.counts,
+            there.counts,
+            nested=nested[tensor],
+            confidence=confidence,
+            **sqnr_change(here.groups.get(tensor), there.groups.get(tensor), confidence),
+            segments=paired_segments(
+                here.by_segment,
+                there.by_segment,
+                segments,
+                tensor,
+                nested=nested[tensor],
+                confidence=confidence,
+            ),
         )
         for tensor in TENSORS
         if here.counts.of_tensor(tensor).any()
@@ -166,7 +170,7 @@ def _worst_head(counts: RequestCounts, chosen: NDArray[Any], confidence: float) 
 
 
 def _one_pair(
-    tensor: str, counts: RequestCounts, rival: RequestCounts, *, nested: bool, confidence: float
+    tensor: str, counts: RequestCounts, rival: RequestCounts, *, nested: bool, confidence: float, **told: Any
 ) -> Paired:
     events, trials = counts.pooled(tensor)
     found = paired_difference(events, rival.pooled(tensor)[0], trials, nested=nested, confidence=confidence)
@@ -175,16 +179,11 @@ def _one_pair(
     total = more.sum(axis=1)
     return Paired(
         tensor=tensor,
-        difference=found.difference,
-        low=found.low,
-        high=found.high,
-        verdict=found.verdict,
-        num_requests=found.num_requests,
-        num_lower=found.num_lower,
-        num_higher=found.num_higher,
+        **of_difference(found),
         num_heads_better=int((total < 0).sum()),
         num_heads_worse=int((total > 0).sum()),
         regressions=_regressions(counts, chosen, np.maximum(more, 0.0), total, confidence),
+        **told,
     )
 
 
@@ -205,16 +204,7 @@ def _regressions(
 
 def _head(counts: RequestCounts, entry: int, found: Any, place: int) -> HeadOutcome:
     layer, kv_head, tensor = counts.heads[entry]
-    return HeadOutcome(
-        layer=layer,
-        kv_head=kv_head,
-        tensor=tensor,
-        value=float(found.fraction[place]),
-        low=float(found.low[place]),
-        high=None if found.too_few_requests[place] else float(found.high[place]),
-        num_requests=int(found.num_requests[place]),
-        num_affected_requests=int(found.num_affected[place]),
-    )
+    return HeadOutcome(layer=layer, kv_head=kv_head, tensor=tensor, **of_vectors(found, place))
 
 
 def _largest_codes(

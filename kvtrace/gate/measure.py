@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.stats import RequestSums
+from kvtrace.stats.fractions import RequestSums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
+    from kvtrace.gate.contenders import Contender
     from kvtrace.gate.segments import ProtectedSegment
 
 _SEGMENT_ROWS: Final = """
@@ -30,16 +31,18 @@ FROM tokens
 """
 
 _COVERAGE: Final = """
-SELECT stratum, num_requests, num_tokens, num_incomplete_requests, first_position, last_position,
-  min_prompt_tokens, max_prompt_tokens, min_output_tokens, max_output_tokens
+SELECT stratum, num_requests, num_tokens, num_incomplete_requests, [first_position, last_position],
+  [min_prompt_tokens, max_prompt_tokens], [min_output_tokens, max_output_tokens]
 FROM coverage(gate_rows)
 """
 
 _VECTOR_SUMS: Final = """
 SELECT stratum AS segment, layer, kv_head, tensor, num_nonfinite, clipped.requests AS num_requests,
-  clipped.n, clipped.nn, clipped.affected AS clipped_k, clipped.x AS clipped_x, clipped.xx AS clipped_xx,
-  clipped.xn AS clipped_xn, clipped.worst AS clipped_max, outside.affected AS outside_k,
-  outside.x AS outside_x, outside.xx AS outside_xx, outside.xn AS outside_xn, outside.worst AS outside_max
+  clipped.n AS sum_trials, clipped.nn AS sum_trials_sq, clipped.affected AS num_affected_clipped,
+  clipped.x AS sum_clipped, clipped.xx AS sum_clipped_sq, clipped.xn AS sum_clipped_trials,
+  clipped.worst AS max_request_clipped, outside.affected AS num_affected_out_of_range,
+  outside.x AS sum_out_of_range, outside.xx AS sum_out_of_range_sq, outside.xn AS sum_out_of_range_trials,
+  outside.worst AS max_request_out_of_range
 FROM head_request_sums(gate_rows)
 WHERE candidate = $candidate
 ORDER BY segment, layer, kv_head, tensor
@@ -80,17 +83,7 @@ WHERE candidate = $candidate AND is_quantized
 GROUP BY stratum
 """
 
-_IS_ONLINE: Final = "SELECT kind = 'online' FROM candidates WHERE candidate = $candidate"
-
 _ANY: Final = (0, 2**62)
-_VALUE_NAMES: Final = (
-    "w_values",
-    "w_out_of_range",
-    "w_clipped",
-    "w_sq_signal",
-    "w_sq_error",
-    "w_sq_clip_error",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +92,11 @@ class Extent:
 
     num_requests: int = 0
     num_tokens: int = 0
-    num_incomplete: int = 0
+    num_incomplete_requests: int = 0
     """Requests that lost rows to a budget or a fault."""
-    positions: tuple[int, int] | None = None
-    prompt_tokens: tuple[int, int] | None = None
-    output_tokens: tuple[int, int] | None = None
+    seen_positions: tuple[int, int] | None = None
+    seen_prompt_tokens: tuple[int, int] | None = None
+    seen_output_tokens: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +120,9 @@ class HeadTable:
             str(self.columns["tensor"][entry]),
         )
 
-    def request_sums(self, what: str) -> RequestSums:
-        """Return the sums of `clipped` or `outside` (out of range) vectors."""
-        column = self.columns
-        return RequestSums(
-            num_requests=column["num_requests"],
-            num_affected=column[f"{what}_k"],
-            sum_trials=column["n"],
-            sum_trials_sq=column["nn"],
-            sum_events=column[f"{what}_x"],
-            sum_events_sq=column[f"{what}_xx"],
-            sum_events_trials=column[f"{what}_xn"],
-            max_request_frac=column[f"{what}_max"],
-        )
+    def request_sums(self, event: str) -> RequestSums:
+        """Return the sums of `clipped` or `out_of_range` vectors."""
+        return RequestSums.of(self.columns, event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,43 +143,6 @@ def select_rows(
 
     Traces in which the candidate does not exist are left out.
     """
-    _create_segments(connection, segments)
-    connection.execute(_SEGMENT_ROWS, {"candidate": candidate})
-
-
-def measure(
-    connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
-) -> list[MeasuredSegment]:
-    """Return coverage and sums of each segment under `candidate`, in order.
-
-    connection: to the run, with the views and measures of queries/. Heads that the candidate leaves
-    unquantized are left out: nothing of theirs can leave a range. So are traces in which it does not exist,
-    such as `effective` in a trace of an unquantized cache. Sums are weighted by what the rows were sampled
-    from.
-    """
-    select_rows(connection, candidate, segments)
-    extents = {row[0]: _extent(row[1:]) for row in connection.execute(_COVERAGE).fetchall()}
-    quantized = dict(connection.execute(_QUANTIZED_HEADS, {"candidate": candidate}).fetchall())
-    (is_online,) = connection.execute(_IS_ONLINE, {"candidate": candidate}).fetchone() or (False,)
-    vectors = [
-        replace(table, is_online=is_online)
-        for table in _tables(connection, _VECTOR_SUMS, candidate, len(segments))
-    ]
-    values = [
-        replace(table, groups=_by_group(table, groups), is_online=is_online)
-        for table, groups in zip(
-            _tables(connection, _VALUE_SUMS, candidate, len(segments)),
-            _tables(connection, _GROUP_SUMS, candidate, len(segments)),
-            strict=True,
-        )
-    ]
-    return [
-        MeasuredSegment(extents.get(index, Extent()), quantized.get(index, 0), vectors[index], values[index])
-        for index in range(len(segments))
-    ]
-
-
-def _create_segments(connection: duckdb.DuckDBPyConnection, segments: Sequence[ProtectedSegment]) -> None:
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE gate_segments (segment INTEGER, workload VARCHAR, phase VARCHAR, "
         "position_from BIGINT, position_to BIGINT, prompt_from BIGINT, prompt_to BIGINT, "
@@ -217,24 +163,50 @@ def _create_segments(connection: duckdb.DuckDBPyConnection, segments: Sequence[P
     ]
     if rows:
         connection.executemany("INSERT INTO gate_segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    connection.execute(_SEGMENT_ROWS, {"candidate": candidate})
 
 
-def _extent(row: Sequence[int]) -> Extent:
-    requests, tokens, incomplete, *bounds = row
-    return Extent(
-        requests, tokens, incomplete, (bounds[0], bounds[1]), (bounds[2], bounds[3]), (bounds[4], bounds[5])
-    )
+def workloads_of(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """Return the workloads of a run."""
+    return {row[0] for row in connection.execute("SELECT DISTINCT workload FROM requests").fetchall()}
 
 
-def _tables(
-    connection: duckdb.DuckDBPyConnection, sql: str, candidate: str, num_segments: int
-) -> list[HeadTable]:
-    columns = connection.execute(sql, {"candidate": candidate}).fetchnumpy()
-    arrays = {name: np.ma.filled(np.ma.asarray(values), 0) for name, values in columns.items()}
-    bounds = np.searchsorted(arrays["segment"], np.arange(num_segments + 1))
+def measure(
+    connection: duckdb.DuckDBPyConnection, chosen: Contender, segments: Sequence[ProtectedSegment]
+) -> list[MeasuredSegment]:
+    """Return coverage and sums of each segment under a candidate, in order.
+
+    connection: to the run, with the views and measures of queries/. Heads that the candidate leaves
+    unquantized are left out: nothing of theirs can leave a range. So are traces in which it does not exist,
+    such as `effective` in a trace of an unquantized cache. Sums are weighted by what the rows were sampled
+    from.
+    """
+    candidate = chosen.candidate
+    select_rows(connection, candidate, segments)
+    extents = {row[0]: Extent(*row[1:]) for row in connection.execute(_COVERAGE).fetchall()}
+    quantized = dict(connection.execute(_QUANTIZED_HEADS, {"candidate": candidate}).fetchall())
+
+    def tables(sql: str) -> list[HeadTable]:
+        columns = connection.execute(sql, {"candidate": candidate}).fetchnumpy()
+        arrays = {name: np.ma.filled(np.ma.asarray(values), 0) for name, values in columns.items()}
+        bounds = np.searchsorted(arrays["segment"], np.arange(len(segments) + 1))
+        return [
+            HeadTable(
+                {name: values[start:stop] for name, values in arrays.items()},
+                is_online=chosen.kind == "online",
+            )
+            for start, stop in pairwise(bounds)
+        ]
+
+    vectors, values, groups = map(tables, (_VECTOR_SUMS, _VALUE_SUMS, _GROUP_SUMS))
     return [
-        HeadTable({name: values[start:stop] for name, values in arrays.items()})
-        for start, stop in pairwise(bounds)
+        MeasuredSegment(
+            extents.get(index, Extent()),
+            quantized.get(index, 0),
+            vectors[index],
+            replace(values[index], groups=_by_group(values[index], groups[index])),
+        )
+        for index in range(len(segments))
     ]
 
 
@@ -246,7 +218,7 @@ def _by_group(heads: HeadTable, groups: HeadTable) -> dict[str, NDArray[np.float
     row = np.array([place[groups.head(entry)] for entry in range(len(groups))])
     column = groups.columns["request_group"]
     sums = {}
-    for name in _VALUE_NAMES:
+    for name in (name for name in groups.columns if name.startswith("w_")):
         sums[name] = np.zeros((len(heads), int(column.max()) + 1))
         sums[name][row, column] = groups.columns[name]
     return sums

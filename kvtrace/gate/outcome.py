@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
+
+if TYPE_CHECKING:
+    from kvtrace.stats.fractions import FractionIntervals
 
 CHECK_SCHEMA_VERSION: Final = "1.1"
 
@@ -27,11 +30,13 @@ class Verdict(StrEnum):
         return {Verdict.within: 0, Verdict.breached: 1, Verdict.not_enough: 3}[self]
 
 
-class _Outcome(BaseModel):
+class Outcome(BaseModel):
+    """A part of what a check or a comparison says."""
+
     model_config = ConfigDict(frozen=True)
 
 
-class HeadOutcome(_Outcome):
+class HeadOutcome(Outcome):
     """One KV head's K or V against one limit."""
 
     layer: int
@@ -50,7 +55,18 @@ class HeadOutcome(_Outcome):
     """Smallest false-discovery rate at which this head would be claimed to exceed the limit."""
 
 
-class LimitOutcome(_Outcome):
+def of_vectors(found: FractionIntervals, entry: int) -> dict[str, Any]:
+    """Return what a `HeadOutcome` says of one of the fractions of vectors."""
+    return {
+        "value": float(found.fraction[entry]),
+        "low": float(found.low[entry]),
+        "high": None if found.too_few_requests[entry] else float(found.high[entry]),
+        "num_requests": int(found.num_requests[entry]),
+        "num_affected_requests": int(found.num_affected[entry]),
+    }
+
+
+class LimitOutcome(Outcome):
     """One limit in one segment, over all quantized heads."""
 
     limit: str
@@ -75,7 +91,7 @@ class LimitOutcome(_Outcome):
     """Why it cannot be told."""
 
 
-class SegmentOutcome(_Outcome):
+class SegmentOutcome(Outcome):
     """One protected segment."""
 
     name: str
@@ -101,7 +117,7 @@ class SegmentOutcome(_Outcome):
     limits: tuple[LimitOutcome, ...]
 
 
-class PolicyReference(_Outcome):
+class PolicyReference(Outcome):
     """The policy that decided, so that it is seen to be older than the results."""
 
     path: str
@@ -114,7 +130,7 @@ class PolicyReference(_Outcome):
     """Whether the run names this policy's hash; None where it names none."""
 
 
-class CheckOutcome(_Outcome):
+class CheckOutcome(Outcome):
     """The whole check."""
 
     schema_version: str = CHECK_SCHEMA_VERSION

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from datetime import date
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.gate.comparison import PairedSegment
+import numpy as np
+
+from kvtrace.gate.comparison import PairedSegment, of_difference
 from kvtrace.gate.measure import select_rows
 from kvtrace.gate.policy import Coverage, Limits, Policy, Segment
-from kvtrace.stats import paired_difference
+from kvtrace.stats.paired import paired_difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import duckdb
+    from numpy.typing import NDArray
 
     from kvtrace.gate.segments import ProtectedSegment
 
-    RequestKey = tuple[str, int]
-    Counts = Mapping[tuple[int, str], Mapping[RequestKey, tuple[float, float]]]
-    """(segment, tensor) → (source, request) → clipped vectors and vectors, weighted."""
+    Counts = Mapping[tuple[int, str], NDArray[np.float64]]
+    """(segment, tensor) → [request, 2]: clipped vectors and vectors, weighted, by source and request."""
 
 EVERY_WORKLOAD: Final = Policy(
     name="each workload",
@@ -32,10 +34,10 @@ EVERY_WORKLOAD: Final = Policy(
 """What is compared apart where no policy names its segments. It decides nothing."""
 
 _COUNTS: Final = """
-SELECT stratum AS segment, tensor, source, request, sum(n) AS n, sum(clipped) AS x
+SELECT stratum AS segment, tensor, sum(clipped) AS x, sum(n) AS n
 FROM request_vectors(gate_rows)
 WHERE candidate = $candidate AND n > 0
-GROUP BY ALL
+GROUP BY segment, tensor, source, request
 ORDER BY segment, tensor, source, request
 """
 
@@ -45,12 +47,8 @@ def segment_counts(
 ) -> Counts:
     """Return the counts of one valid candidate; connection: with the views and measures of queries/."""
     select_rows(connection, candidate, segments)
-    found: dict[tuple[int, str], dict[RequestKey, tuple[float, float]]] = defaultdict(dict)
-    for segment, tensor, source, request, n, x in connection.execute(
-        _COUNTS, {"candidate": candidate}
-    ).fetchall():
-        found[segment, tensor][source, request] = (x, n)
-    return found
+    rows = connection.execute(_COUNTS, {"candidate": candidate}).fetchall()
+    return {key: np.array([row[2:] for row in own]) for key, own in groupby(rows, key=lambda row: row[:2])}
 
 
 def paired_segments(
@@ -65,27 +63,10 @@ def paired_segments(
     """Return the difference in every segment that has rows; `rival` must hold the same vectors."""
     pairs = []
     for index, segment in enumerate(segments):
-        here = counts.get((index, tensor), {})
-        there = rival.get((index, tensor), {})
-        if not here:
-            continue
-        found = paired_difference(
-            [x for x, _ in here.values()],
-            [there[request][0] for request in here],
-            [n for _, n in here.values()],
-            nested=nested,
-            confidence=confidence,
-        )
-        pairs.append(
-            PairedSegment(
-                name=segment.name,
-                difference=found.difference,
-                low=found.low,
-                high=found.high,
-                verdict=found.verdict,
-                num_requests=found.num_requests,
-                num_lower=found.num_lower,
-                num_higher=found.num_higher,
+        if (index, tensor) in counts:
+            clipped, trials = counts[index, tensor].T
+            found = paired_difference(
+                clipped, rival[index, tensor][:, 0], trials, nested=nested, confidence=confidence
             )
-        )
+            pairs.append(PairedSegment(name=segment.name, **of_difference(found)))
     return tuple(pairs)

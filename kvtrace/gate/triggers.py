@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.gate.constant import FACTS
 from kvtrace.gate.envelope import outside_words
 from kvtrace.gate.outcome import SegmentOutcome, Verdict
+from kvtrace.gate.policy import Approved
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -14,9 +16,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from kvtrace.gate.envelope import Outside
-    from kvtrace.gate.policy import Approved
     from kvtrace.runs.open import Run
-    from kvtrace.runs.record import SourceRecord
 
 _OF_THE_CALIBRATION: Final = """
 SELECT source, message
@@ -57,13 +57,21 @@ def fired_triggers(
     connection: to the run, with the views and measures of queries/.
     """
     changed = [
-        f"{what} is {plain(found, 80)} in {plain(source.name)}, approved was {plain(wanted, 80)}"
+        f"{what} is {plain(found or 'not recorded', 80)} in {plain(source.name)}, "
+        f"approved was {plain(wanted, 80)}"
         for source in run.record.sources
-        for what, found, wanted in _differences(source, approved)
+        for what, wanted in approved.model_dump(exclude_none=True).items()
+        if (found := FACTS[what](source)) != wanted
     ]
+    known = {
+        what: {
+            plain(value, 80) for source in run.record.sources if (value := FACTS[what](source)) is not None
+        }
+        for what in Approved.model_fields
+    }
     mixed = [
         f"the traces differ in {what}: {', '.join(sorted(values))}"
-        for what, values in _facts_by_name(run.record.sources).items()
+        for what, values in known.items()
         if len(values) > 1
     ]
     traffic = [f"traffic: {outside_words(one)}" for one in outside]
@@ -95,32 +103,3 @@ def _calibration_triggers(connection: duckdb.DuckDBPyConnection, candidate: str)
             f"{worst['tensor'].upper()}: {worst['drift']:.2g} × in {plain(worst['workload'])}"
         )
     return triggers
-
-
-def _differences(source: SourceRecord, approved: Approved) -> Iterable[tuple[str, str, str]]:
-    facts = _facts(source)
-    for what, wanted in approved.model_dump().items():
-        found = facts.get(what)
-        if wanted is not None and found != wanted:
-            yield what, found or "not recorded", wanted
-
-
-def _facts_by_name(sources: Iterable[SourceRecord]) -> dict[str, set[str]]:
-    by_name: dict[str, set[str]] = {}
-    for source in sources:
-        for what, value in _facts(source).items():
-            if value is not None:
-                by_name.setdefault(what, set()).add(plain(value, 80))
-    return by_name
-
-
-def _facts(source: SourceRecord) -> dict[str, str | None]:
-    """Return what a policy may approve, by the policy's names."""
-    return {
-        "weights_digest": source.model.weights_digest,
-        "tokenizer_digest": source.model.tokenizer_digest,
-        "chat_template_digest": source.model.chat_template_digest,
-        "attention_backend": ", ".join(source.attention_backends) or None,
-        "engine_version": f"{source.engine.name} {source.engine.version}",
-        "kv_cache_dtype": source.engine.kv_cache_dtype,
-    }

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.stats import jackknife_ratios
+from kvtrace.gate.decide import RATIOS
+from kvtrace.stats.jackknife import jackknife_ratios
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,11 +23,6 @@ WHERE candidate = $candidate
 ORDER BY tensor, request_group
 """
 _COLUMNS: Final = ("w_values", "w_clipped", "w_sq_signal", "w_sq_error", "w_sq_clip_error")
-_RATIOS: Final = {
-    "clipped": ("w_clipped", "w_values"),
-    "clip_error": ("w_sq_clip_error", "w_sq_error"),
-    "sqnr": ("w_sq_signal", "w_sq_error"),
-}
 
 
 def group_sums(connection: duckdb.DuckDBPyConnection, candidate: str) -> GroupSums:
@@ -44,11 +40,14 @@ def group_sums(connection: duckdb.DuckDBPyConnection, candidate: str) -> GroupSu
 def ratio_ends(sums: dict[str, NDArray[np.float64]] | None, confidence: float) -> dict[str, float | None]:
     """Return `clipped_low` and so on, SQNR in dB; None where the requests are too few to tell."""
     ends: dict[str, float | None] = {}
-    for name, (above, below) in _RATIOS.items():
-        unit = "_db" if name == "sqnr" else ""
-        low, high = (None, None) if sums is None else _ends(sums[above], sums[below], confidence)
-        ends[f"{name}_low{unit}"] = _decibel(low) if unit else low
-        ends[f"{name}_high{unit}"] = _decibel(high) if unit else high
+    for limit in ("clipped_frac", "clip_error_frac", "sqnr_db"):
+        name, _, unit = limit.rpartition("_")
+        above, below = RATIOS[limit]
+        low_high = (None, None) if sums is None else _ends(sums[above], sums[below], confidence)
+        if unit == "db":
+            ends |= zip((f"{name}_low_db", f"{name}_high_db"), map(_decibel, low_high), strict=True)
+        else:
+            ends |= zip((f"{name}_low", f"{name}_high"), low_high, strict=True)
     return ends
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,7 @@ from kvtrace.numerics.formats import E4M3FN, find_format
 from kvtrace.numerics.online import SMALLEST_SCALE
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from kvtrace.numerics.online import OnlinePolicy
@@ -117,6 +118,11 @@ def online_round_trip(x: Tensor, policy: OnlinePolicy) -> Tensor:
         half_away = torch.trunc(y + torch.copysign(torch.full_like(y, 0.5), y))
         return half_away.clamp_(-policy.max_value, policy.max_value).mul_(scale)
     return values_of_codes(nearest_codes(y, E4M3FN), E4M3FN).mul_(scale)
+
+
+def captured_tensor(magnitude: NDArray[Any], dtype: str) -> Tensor:
+    """Return magnitudes as a tensor of the captured dtype."""
+    return torch.from_numpy(magnitude).to(getattr(torch, dtype))
 
 
 def _as_scale(scale: Tensor | float, like: Tensor) -> Tensor:

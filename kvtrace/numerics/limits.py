@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numba
 import numpy as np
 
-from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of  # noqa: F401 -- for the examples
+from kvtrace.numerics.captured import MAX_FINITE_CODE, magnitudes_of
 from kvtrace.numerics.compiled import cache_write, is_flushed, is_in_range, is_unclipped
 from kvtrace.numerics.engines import find_engine
 
@@ -80,16 +80,38 @@ def _largest(
 ) -> NDArray[np.int32]:
     scales = np.ascontiguousarray(scale, np.float32)
     if find_engine(engine).kernel is None:
-        from kvtrace.numerics import uncompiled  # torch takes over a second to import
-
-        codes = uncompiled.largest_code(
-            _ON_TENSORS[question], scales.reshape(-1), dtype, engine=engine, format=format
-        )
+        codes = _largest_on_tensors(_ON_TENSORS[question], scales.reshape(-1), dtype, engine, format)
         return codes.reshape(scales.shape)
     found = np.empty(scales.size, np.int32)
     write = cache_write(engine, format, dtype)
     _bisect(question, scales.reshape(-1), write, _DTYPE_NUMBER[dtype], MAX_FINITE_CODE[dtype], found)
     return found.reshape(scales.shape)
+
+
+def _largest_on_tensors(
+    within: Callable[[RoundTrip], Tensor],
+    scale: NDArray[np.float32],
+    dtype: StoredDtype | str,
+    engine: str,
+    format: str,
+) -> NDArray[np.int32]:
+    """Return the largest magnitude code for which `within` holds, by bisection; 0 counts as a yes.
+
+    scale: [num_scales]. within: of a round trip, one bool per scale, true up to one magnitude.
+    """
+    import torch  # it takes over a second to import
+
+    from kvtrace.numerics.elementwise import captured_tensor, round_trip
+
+    low = np.zeros(len(scale), np.int32)
+    high = np.full(len(scale), MAX_FINITE_CODE[dtype], np.int32)
+    while (low < high).any():
+        middle = (low.astype(np.int64) + high + 1) // 2
+        x = captured_tensor(magnitudes_of(middle, dtype), dtype)
+        holds = within(round_trip(x, torch.from_numpy(scale), engine=engine, format=format)).numpy()
+        low = np.where(holds, middle, low).astype(np.int32)
+        high = np.where(holds, high, np.maximum(middle - 1, low)).astype(np.int32)
+    return low
 
 
 _DTYPE_NUMBER: Final = {"bfloat16": 0, "float16": 1, "float32": 2}

@@ -98,14 +98,12 @@ def read_query(file: Path) -> Query:
     """
     sql = file.read_text(encoding="utf-8")
     header = _header(sql)
-    title = header[0].strip()
-    grain = _grain(header)
     return Query(
         name=file.stem,
         path=file,
         sql=sql,
-        title=title,
-        grain=grain,
+        title=header[0].strip(),
+        grain=_grain(header),
         parameters={
             name: _parameter(f"{file}: parameter {name}", said)
             for name, said in _entries(header, "Parameters").items()
@@ -166,12 +164,8 @@ def _grain(header: list[str]) -> str:
 
 
 def _header(sql: str) -> list[str]:
-    lines = []
-    for line in sql.splitlines():
-        if not line.startswith("--"):
-            break
-        lines.append(line[2:].removeprefix(" "))
-    return lines
+    comments = takewhile(lambda line: line.startswith("--"), sql.splitlines())
+    return [line[2:].removeprefix(" ") for line in comments]
 
 
 def _entries(header: list[str], section: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.plain_text import plain
@@ -29,7 +30,7 @@ def as_table(result: Result, width: int | None = None) -> tuple[str, tuple[str, 
     names = [_pieces(plain(name, _CELL_WIDTH)) for name in result.columns]
     widths = [max(map(len, [*pieces, *(row[index] for row in cells)])) for index, pieces in enumerate(names)]
     shown = _that_fit(widths, width)
-    numeric = [_is_numeric([row[index] for row in result.rows]) for index in range(shown)]
+    numeric = [any(isinstance(row[index], int | float) for row in result.rows) for index in range(shown)]
     headers = [_wrapped(pieces, size) for pieces, size in zip(names[:shown], widths, strict=False)]
     height = max(map(len, headers))
     headers = [[""] * (height - len(header)) + header for header in headers]
@@ -99,16 +100,8 @@ def _that_fit(widths: Sequence[int], width: int | None) -> int:
     """Return how many leading columns fit; at least one."""
     if width is None:
         return len(widths)
-    used = 0
-    for index, size in enumerate(widths):
-        used += size + (2 if index else 0)
-        if used > width:
-            return max(index, 1)
-    return len(widths)
-
-
-def _is_numeric(values: Sequence[Any]) -> bool:
-    return any(isinstance(value, int | float) for value in values)
+    ends = accumulate(size + 2 for size in widths)
+    return max(sum(end - 2 <= width for end in ends), 1)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
 
 from kvtrace.errors import QueryError
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import duckdb
 
 _OF_THE_RUN: Final = {
     "candidate": "SELECT candidate FROM candidates ORDER BY ordinal",
@@ -43,11 +45,8 @@ _EDGES: Final = "ascending whole numbers"
 _LONGEST_LIST: Final = 20
 
 
-class Kind(Protocol):
-    """What a parameter takes."""
-
-    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:
-        """Return what is taken, in words, or None where the value is such a one."""
+Kind = Callable[[duckdb.DuckDBPyConnection, str], str | None]
+"""(connection, value) → what a parameter takes, in words; None where the value is such a one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +64,22 @@ class Parameter:
 def parameter_kind(where: str, said: str) -> Kind:
     """Return what a header says that a parameter takes. Raises QueryError: nothing known.
 
-    >>> parameter_kind("x.sql", "whole number from 1")
-    WholeNumber(least=1)
-    >>> parameter_kind("x.sql", "prefill or decode")
-    OneWord(words=('prefill', 'decode'))
+    >>> import duckdb
+    >>> parameter_kind("x.sql", "whole number from 1")(duckdb.default_connection(), "0")
+    'a whole number from 1 on'
+    >>> parameter_kind("x.sql", "prefill or decode")(duckdb.default_connection(), "decode")
     """
     if said in _OF_THE_RUN:
-        return OfTheRun(said)
+        return partial(_of_the_run, said)
     if said == _EDGES:
-        return Edges()
+        return _edges
     if whole := _WHOLE.fullmatch(said):
-        return WholeNumber(int(whole[1]))
+        return partial(_whole_number, int(whole[1]))
     if number := _NUMBER.fullmatch(said):
-        return Number(float(number[1] or math.inf))
+        return partial(_number, float(number[1] or math.inf))
     words = tuple(said.split(" or "))
     if len(words) > 1 and all(word.isidentifier() for word in words):
-        return OneWord(words)
+        return partial(_one_word, words)
     known = ", ".join(_OF_THE_RUN)
     raise QueryError(
         f"{where} takes {said!r}; expected {known}, {_EDGES}, whole number from N, number from 0 (to N), or "
@@ -99,68 +98,35 @@ def check_values(
     connection: with the views of `queries/`. where: what has the parameters: `query rank_heads`.
     """
     for name, value in given.items():
-        expected = known[name].kind.refusal(connection, value)
+        expected = known[name].kind(connection, value)
         if expected is not None:
             raise QueryError(f"{where}: {name} is {plain(value)!r}; expected {expected}")
 
 
-@dataclass(frozen=True, slots=True)
-class OfTheRun:
-    """A name or number that the run holds."""
-
-    what: str
-
-    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:
-        """Return the values there are, unless `value` is one."""
-        known = [row[0] for row in connection.execute(_OF_THE_RUN[self.what]).fetchall()]
-        given = int(value) if self.what in ("layer", "KV head") and _is_whole(value) else value
-        return None if given in known else _one_of(known)
+def _of_the_run(what: str, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:
+    known = [row[0] for row in connection.execute(_OF_THE_RUN[what]).fetchall()]
+    given = int(value) if what in ("layer", "KV head") and _is_whole(value) else value
+    return None if given in known else _one_of(known)
 
 
-@dataclass(frozen=True, slots=True)
-class OneWord:
-    """One of some words."""
-
-    words: tuple[str, ...]
-
-    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:  # noqa: ARG002
-        """Return the words, unless `value` is one."""
-        # Python writes its truth values with a capital.
-        given = value.lower() if "true" in self.words else value
-        return None if given in self.words else " or ".join(self.words)
+def _one_word(words: tuple[str, ...], _: duckdb.DuckDBPyConnection, value: str) -> str | None:
+    # Python writes its truth values with a capital.
+    given = value.lower() if "true" in words else value
+    return None if given in words else " or ".join(words)
 
 
-@dataclass(frozen=True, slots=True)
-class WholeNumber:
-    """A whole number, and the smallest that means something."""
-
-    least: int
-
-    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:  # noqa: ARG002
-        """Return the range, unless `value` lies in it."""
-        fits = _is_whole(value) and self.least <= int(value) <= _LARGEST
-        return None if fits else f"a whole number from {self.least} on"
+def _whole_number(least: int, _: duckdb.DuckDBPyConnection, value: str) -> str | None:
+    fits = _is_whole(value) and least <= int(value) <= _LARGEST
+    return None if fits else f"a whole number from {least} on"
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number from 0, and the largest that means something."""
-
-    most: float
-
-    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:  # noqa: ARG002
-        """Return the range, unless `value` lies in it."""
-        up_to = f"from 0 to {self.most:g}" if math.isfinite(self.most) else "from 0 on"
-        return None if _is_between(value, self.most) else f"a number {up_to}"
+def _number(most: float, _: duckdb.DuckDBPyConnection, value: str) -> str | None:
+    up_to = f"from 0 to {most:g}" if math.isfinite(most) else "from 0 on"
+    return None if _is_between(value, most) else f"a number {up_to}"
 
 
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """Whole numbers where classes end."""
-
-    def refusal(self, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:  # noqa: ARG002
-        """Return an example, unless `value` is such numbers."""
-        return None if _are_edges(value.split(",")) else f"{_EDGES}, such as 512,4096"
+def _edges(_: duckdb.DuckDBPyConnection, value: str) -> str | None:
+    return None if _are_edges(value.split(",")) else f"{_EDGES}, such as 512,4096"
 
 
 def _one_of(known: Sequence[Any]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.wording import count, number, percent, span
+from kvtrace.report.wording import count, decibel, number, percent, span
 from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kvtrace.findings.finding import Finding
     from kvtrace.report.sections import (
@@ -46,6 +46,39 @@ def _range_answer(report: Report, candidate: CandidateSummary) -> str:
             f"the rounding step: they become MAX, which is harmless. Most: {worst}"
         )
     return f"CLIPS in {_heads(candidate, clipped=True)}. Worst: {worst}"
+
+
+def captured_amount(report: Report) -> str:
+    """Return how many tokens of how many requests were captured."""
+    tokens = sum(one.num_prefill_tokens + one.num_decode_tokens for one in report.captured)
+    return f"{count(tokens, 'token')} of {captured_requests(report)}"
+
+
+def captured_requests(report: Report) -> str:
+    """Return how many requests were captured."""
+    return count(sum(one.num_captured_requests for one in report.captured), "request")
+
+
+def rounding_floors(report: Report) -> list[str]:
+    """Return a sentence on what rounding alone leaves for each format and engine."""
+    floors = {
+        (one.format, one.engine): one.rounding_floor_db
+        for one in report.candidates
+        if one.rounding_floor_db is not None
+    }
+    return [
+        f"Rounding alone leaves about {decibel(floor)} dB in {fp8_format} as {engine} writes it: near that, "
+        "no scale can do better."
+        for (fp8_format, engine), floor in floors.items()
+    ]
+
+
+def sampling_rules(report: Report, name_length: int) -> Iterator[str]:
+    """Yield what was sampled, a sentence without its full stop for each trace and set of rules."""
+    for rules in report.sampling:
+        stride = "every position" if rules.position_stride == 1 else f"1 in {rules.position_stride} positions"
+        where = f"{plain(rules.source, name_length)}: " if len(report.sources) > 1 else ""
+        yield f"{where}{stride} of {percent(rules.request_fraction)} of the requests"
 
 
 def decisive_finding(report: Report) -> Finding | None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kvtrace.findings.diagnose import diagnose
 from kvtrace.not_visible import NOT_VISIBLE
 from kvtrace.query import connect_with_views, find_query, run_query
-from kvtrace.report.intervals import intervals_of
 from kvtrace.report.sections import (
     REPORT_SCHEMA_VERSION,
     CandidateSummary,
     Captured,
     Head,
+    Intervals,
     LoadedScales,
     Measured,
     Place,
@@ -34,22 +34,13 @@ if TYPE_CHECKING:
     from kvtrace.runs.record import SourceRecord
 
 Row = dict[str, Any]
+_Part = TypeVar("_Part")
 DEFAULT_TOP: Final = 5
-_MEASURED: Final = tuple(field.name for field in fields(Measured))
 _DETAILS: Final = "SELECT candidate, artifact, artifact_sha256, note, rounding_floor_db FROM candidates"
 _SAMPLING: Final = (
     "SELECT source, sampling_id, position_stride, request_fraction FROM sampling "
     "WHERE request_fraction > 0 ORDER BY ALL"  # 0: capture was switched off
 )
-_HEAD_COUNTS: Final = (
-    "num_heads",
-    "num_heads_out_of_range",
-    "num_heads_clipped",
-    "worst_layer",
-    "worst_kv_head",
-    "worst_clipped_frac",
-)
-_CAPTURED: Final = tuple(field.name for field in fields(Captured))
 
 
 def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> Report:
@@ -61,7 +52,7 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
     with ThreadPoolExecutor(1, "kvtrace-diagnose") as beside:
         # On a connection of its own: its rules reckon in Python while DuckDB answers here.
         diagnosed = beside.submit(diagnose, run)
-        answers = _Answers.of(run, top)
+        answers = _answers(run, top)
         diagnosis = diagnosed.result()
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
@@ -70,14 +61,8 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
         kvtrace_version=run.record.kvtrace_version,
         device=run.record.device,
         sources=tuple(_source(source) for source in run.record.sources),
-        loaded=answers.loaded,
-        candidates=answers.candidates,
         top=top,
-        heads=answers.heads,
-        positions=answers.positions,
-        workloads=answers.workloads,
-        sampling=answers.sampling,
-        captured=answers.captured,
+        **answers,
         not_visible=NOT_VISIBLE,
         verdict=diagnosis.verdict,
         findings=diagnosis.findings,
@@ -86,35 +71,24 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
     )
 
 
-class _Answers(NamedTuple):
-    """What the queries say, in the report's own rows."""
+def _answers(run: Run, top: int) -> dict[str, tuple[Any, ...]]:
+    """Return what the queries say, by the report's fields; of a row a field takes the columns of its name."""
+    connection = connect_with_views(run)
 
-    loaded: tuple[LoadedScales, ...]
-    candidates: tuple[CandidateSummary, ...]
-    heads: tuple[Head, ...]
-    positions: tuple[Stratum, ...]
-    workloads: tuple[Stratum, ...]
-    sampling: tuple[SamplingRules, ...]
-    captured: tuple[Captured, ...]
+    def rows(name: str, **parameters: object) -> list[Row]:
+        given = {key: str(value) for key, value in parameters.items()}
+        return list(run_query(connection, find_query(name), given).records())
 
-    @classmethod
-    def of(cls, run: Run, top: int) -> _Answers:
-        connection = connect_with_views(run)
-
-        def rows(name: str, **parameters: object) -> list[Row]:
-            given = {key: str(value) for key, value in parameters.items()}
-            return list(run_query(connection, find_query(name), given).records())
-
-        details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
-        return cls(
-            loaded=tuple(_loaded(rows("scale_audit"))),
-            candidates=tuple(_candidates(rows("compare_candidates"), details)),
-            heads=tuple(_heads(rows, top)),
-            positions=tuple(_stratum(row) for row in rows("by_position")),
-            workloads=tuple(_stratum(row) for row in rows("by_workload")),
-            sampling=tuple(SamplingRules(**row) for row in _records(connection, _SAMPLING)),
-            captured=tuple(Captured(**{name: row[name] for name in _CAPTURED}) for row in rows("captured")),
-        )
+    details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
+    return {
+        "loaded": tuple(_loaded(rows("scale_audit"))),
+        "candidates": tuple(_candidates(rows("compare_candidates"), details)),
+        "heads": tuple(_heads(rows, top)),
+        "positions": tuple(map(_stratum, rows("by_position"))),
+        "workloads": tuple(map(_stratum, rows("by_workload"))),
+        "sampling": tuple(_of(SamplingRules, row) for row in _records(connection, _SAMPLING)),
+        "captured": tuple(_of(Captured, row) for row in rows("captured")),
+    }
 
 
 def _records(connection: Any, sql: str) -> list[Row]:
@@ -143,27 +117,31 @@ def _source(record: SourceRecord) -> Source:
     )
 
 
-def _loaded(audit: list[Row]) -> Iterable[LoadedScales]:
-    def key(row: Row) -> tuple[str, str, str]:
-        return row["source"], row["candidate"], row["tensor"]
+_ENDS: Final[dict[str, Callable[..., float | None]]] = {
+    "min_scale": min,
+    "max_scale": max,
+    "min_effective_scale": min,
+    "max_effective_scale": max,
+    "min_headroom": min,
+}
 
-    order = {found: number for number, found in enumerate(dict.fromkeys(map(key, audit)))}
-    for (source, candidate, tensor), group in groupby(sorted(audit, key=lambda row: order[key(row)]), key):
-        layers = list(group)
+
+def _loaded(audit: list[Row]) -> Iterable[LoadedScales]:
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in audit:
+        groups.setdefault((row["source"], row["candidate"], row["tensor"]), []).append(row)
+    for layers in groups.values():
         is_known = any(row["num_heads_as_effective"] is not None for row in layers)
-        yield LoadedScales(
-            source=source,
-            candidate=candidate,
-            tensor=tensor,  # type: ignore[arg-type]  # k or v by the run's schema
-            num_layers=len(layers),
-            num_scales=sum(row["num_heads"] for row in layers),
-            min_scale=_least(row["min_scale"] for row in layers),
-            max_scale=_largest(row["max_scale"] for row in layers),
-            min_effective_scale=_least(row["min_effective_scale"] for row in layers),
-            max_effective_scale=_largest(row["max_effective_scale"] for row in layers),
-            num_as_effective=sum(map(_num_as_effective, layers)) if is_known else None,
-            min_headroom=_least(row["min_headroom"] for row in layers),
-        )
+        ends = {
+            name: end((row[name] for row in layers if row[name] is not None), default=None)
+            for name, end in _ENDS.items()
+        }
+        counted = {
+            "num_layers": len(layers),
+            "num_scales": sum(row["num_heads"] for row in layers),
+            "num_as_effective": sum(map(_num_as_effective, layers)) if is_known else None,
+        }
+        yield _of(LoadedScales, layers[0] | counted | ends)
 
 
 def _num_as_effective(layer: Row) -> int:
@@ -173,45 +151,15 @@ def _num_as_effective(layer: Row) -> int:
     return layer["num_heads_as_effective"] or 0
 
 
-def _least(values: Iterable[float | None]) -> float | None:
-    return min((value for value in values if value is not None), default=None)
-
-
-def _largest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
 def _candidates(compared: list[Row], details: dict[str, Row]) -> Iterable[CandidateSummary]:
     for name, group in groupby(compared, key=lambda row: row["candidate"]):
-        tensors = list(group)
-        first = tensors[0]
-        yield CandidateSummary(
-            candidate=name,
-            kind=first["kind"],
-            status=first["status"],
-            reason=first["reason"],
-            hypothetical=first["hypothetical"],
-            engine=first["engine"],
-            format=first["format"],
-            granularity=first["granularity"],
-            artifact=details[name]["artifact"],
-            artifact_sha256=details[name]["artifact_sha256"],
-            note=details[name]["note"],
-            rounding_floor_db=details[name]["rounding_floor_db"],
-            tensors=tuple(_totals(row) for row in tensors if row["tensor"] is not None),
+        rows = list(group)
+        tensors = tuple(
+            _of(TensorTotals, row | {"measured": _of(Measured, row)})
+            for row in rows
+            if row["tensor"] is not None
         )
-
-
-def _totals(row: Row) -> TensorTotals:
-    return TensorTotals(tensor=row["tensor"], measured=_measured(row), **_head_counts(row))
-
-
-def _head_counts(row: Row) -> Row:
-    return {name: row[name] for name in _HEAD_COUNTS}
-
-
-def _measured(row: Row) -> Measured:
-    return Measured(**{name: row[name] for name in _MEASURED})
+        yield _of(CandidateSummary, rows[0] | details[name] | {"tensors": tensors})
 
 
 def _heads(rows: Callable[..., list[Row]], top: int) -> Iterable[Head]:
@@ -221,21 +169,12 @@ def _heads(rows: Callable[..., list[Row]], top: int) -> Iterable[Head]:
     places = {key(row): row for row in rows("locate_heads")}
     for row in rows("rank_heads", top=top):
         place = places.get(key(row))
-        yield Head(
-            candidate=row["candidate"],
-            tensor=row["tensor"],
-            layer=row["layer"],
-            kv_head=row["kv_head"],
-            rank=row["rank"],
-            vector_rank=row["vector_rank"],
-            measured=_measured(row),
-            max_abs=row["max_abs"],
-            covered_amax=row["covered_amax"],
-            worst_positions=_place(place, "position", positions(place["position_from"], place["position_to"]))
-            if place
-            else None,
-            worst_workload=_place(place, "workload", place["workload"]) if place else None,
-        )
+        where = {
+            "worst_positions": place
+            and _place(place, "position", positions(place["position_from"], place["position_to"])),
+            "worst_workload": place and _place(place, "workload", place["workload"]),
+        }
+        yield _of(Head, row | where | {"measured": _of(Measured, row)})
 
 
 def _place(row: Row, kind: str, name: str) -> Place:
@@ -247,17 +186,15 @@ def _place(row: Row, kind: str, name: str) -> Place:
     )
 
 
+_IN_SOME_STRATA: Final = ("phase", "position_from", "position_to", "workload")
+
+
 def _stratum(row: Row) -> Stratum:
-    return Stratum(
-        candidate=row["candidate"],
-        tensor=row["tensor"],
-        phase=row.get("phase"),
-        position_from=row.get("position_from"),
-        position_to=row.get("position_to"),
-        workload=row.get("workload"),
-        num_requests=row["num_requests"],
-        num_tokens=row["num_tokens"],
-        measured=_measured(row),
-        intervals=intervals_of(row),
-        **_head_counts(row),
-    )
+    absent = dict.fromkeys((*_IN_SOME_STRATA, *(field.name for field in fields(Intervals))))
+    known = absent | row
+    return _of(Stratum, known | {"measured": _of(Measured, row), "intervals": _of(Intervals, known)})
+
+
+def _of(part: type[_Part], row: Row) -> _Part:
+    """Return a part of the report whose fields are the row's columns."""
+    return part(**{field.name: row[field.name] for field in fields(part)})  # type: ignore[arg-type]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import decisive_finding, hypothetical_statement
-from kvtrace.report.wording import count, decibel, ended, percent
+from kvtrace.report.answer import (
+    captured_amount,
+    captured_requests,
+    decisive_finding,
+    hypothetical_statement,
+)
+from kvtrace.report.wording import decibel, ended, minute, percent
 from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:
@@ -61,8 +65,8 @@ def _lines(report: Report) -> Iterator[str]:
     if coverage is not None:
         yield f"Coverage: {_text(coverage.message, _MESSAGE)}."
     yield (
-        f"Shares of vectors are estimates for the traffic from {_requests(report)}; sums of error are of the "
-        f"captured values. Not visible in a replay: {', '.join(report.not_visible)}."
+        f"Shares of vectors are estimates for the traffic from {captured_requests(report)}; sums of error "
+        f"are of the captured values. Not visible in a replay: {', '.join(report.not_visible)}."
     )
     if first is not None:
         yield ""
@@ -75,7 +79,7 @@ def _lines(report: Report) -> Iterator[str]:
 def _sources(report: Report) -> Iterator[str]:
     named = []
     for source in report.sources[:3]:
-        captured = datetime.fromtimestamp(source.captured_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        captured = minute(source.captured_at)
         effect = {
             "static_fp8": "FP8 in effect",
             "unquantized": "no FP8 in effect",
@@ -86,15 +90,10 @@ def _sources(report: Report) -> Iterator[str]:
             f"{_text(source.engine_version, 20)}, {captured}, {effect}, trace {source.trace_sha256[:12]})"
         )
     more = f" and {len(report.sources) - 3} more" if len(report.sources) > 3 else ""
-    tokens = sum(one.num_prefill_tokens + one.num_decode_tokens for one in report.captured)
     yield (
-        f"Traces: {'; '.join(named)}{more}; {count(tokens, 'token')} of {_requests(report)}; kvtrace "
+        f"Traces: {'; '.join(named)}{more}; {captured_amount(report)}; kvtrace "
         f"{_text(report.kvtrace_version, 20)}"
     )
-
-
-def _requests(report: Report) -> str:
-    return count(sum(one.num_captured_requests for one in report.captured), "request")
 
 
 def _row(one: Finding) -> str:

@@ -7,27 +7,30 @@ so it is the quotient of the two counts exactly where one sampling rule was in f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict
 
 from kvtrace.findings.diagnose import HeadLoss, ScalesVerdict  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.findings.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
-from kvtrace.report.intervals import Intervals  # noqa: TC001
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 
 Tensor = Literal["k", "v"]
+_Kind = TypeVar("_Kind")
 
 REPORT_SCHEMA_VERSION: Final = "1.1"
-_DOCUMENTED: Final = ConfigDict(use_attribute_docstrings=True)
-"""The text under a field becomes its description in the published schema."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+def _part(kind: type[_Kind]) -> type[_Kind]:
+    """Make a frozen dataclass; the text under a field becomes its description in the published schema."""
+    kind.__pydantic_config__ = ConfigDict(use_attribute_docstrings=True)  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True)(kind)
+
+
+@_part
 class Measured:
     """Counts and shares of some values under one candidate."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     num_values: int
     """Finite values."""
@@ -61,11 +64,9 @@ class Measured:
     """10·log10(signal / error); None where nothing is lost."""
 
 
-@dataclass(frozen=True, slots=True)
+@_part
 class Source:
     """One trace of the run."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     name: str
     path: str
@@ -89,11 +90,9 @@ class Source:
     """Distinct cache dtypes of the captured layers; empty where the run does not tell. Since 1.1."""
 
 
-@dataclass(frozen=True, slots=True)
+@_part
 class LoadedScales:
     """One candidate's K or V scales in one trace, against those the engine really used."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     source: str
     candidate: str
@@ -113,11 +112,9 @@ class LoadedScales:
     """Smallest covered_amax / observed amax of a head; below 1 values are out of range."""
 
 
-@dataclass(frozen=True, slots=True)
+@_part
 class TensorTotals:
     """All heads of K, or of V, under one candidate."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     tensor: Tensor
     measured: Measured
@@ -131,11 +128,9 @@ class TensorTotals:
     worst_clipped_frac: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@_part
 class CandidateSummary:
     """One set of scales as one engine would apply it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     candidate: str
     kind: Literal["bf16", "effective", "unit", "artifact", "online"]
@@ -156,11 +151,9 @@ class CandidateSummary:
     """K and V; empty where invalid."""
 
 
-@dataclass(frozen=True, slots=True)
+@_part
 class Place:
     """The stratum in which a head leaves the range most."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     name: str
     """A workload, or positions such as 2,048–4,095."""
@@ -169,11 +162,9 @@ class Place:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@_part
 class Head:
     """One head under one candidate."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     candidate: str
     tensor: Tensor
@@ -191,11 +182,26 @@ class Head:
     worst_workload: Place | None
 
 
-@dataclass(frozen=True, slots=True)
+@_part
+class Intervals:
+    """Low and high ends; null: too few requests to tell, or a run without what they need."""
+
+    vectors_clipped_low: float | None
+    """Of the share of vectors with a clipped value, over requests."""
+    vectors_clipped_high: float | None
+    clipped_low: float | None
+    """Of the share of values clipped, over request groups (kvtrace replay --intervals), as those below."""
+    clipped_high: float | None
+    clip_error_low: float | None
+    """Of the share of the squared error that is due to clipping."""
+    clip_error_high: float | None
+    sqnr_low_db: float | None
+    sqnr_high_db: float | None
+
+
+@_part
 class Stratum:
     """All heads of K, or of V, under one candidate, in one position octave or one workload."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     candidate: str
     tensor: Tensor
@@ -219,11 +225,10 @@ class Stratum:
     intervals: Intervals | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@_part
 class SamplingRules:
     """One set of sampling rules of a trace."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
     source: str
     sampling_id: int
     position_stride: int
@@ -232,11 +237,9 @@ class SamplingRules:
     """Share of requests that are sampled, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@_part
 class Captured:
     """What the trace holds of one workload."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     source: str
     workload: str
@@ -255,11 +258,9 @@ class Captured:
     """Rows sampled and lost."""
 
 
-@dataclass(frozen=True, slots=True)
+@_part
 class Report:
     """A run, told in the order in which an incident asks."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
 
     schema_version: str
     run: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from datetime import UTC, datetime
 from typing import Final
 
 from kvtrace.plain_text import plain
@@ -77,6 +78,15 @@ def count(amount: int, noun: str) -> str:
     ('1 head', '1,200 heads')
     """
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
+
+
+def minute(unix_seconds: float) -> str:
+    """Return a moment in UTC.
+
+    >>> minute(0.0)
+    '1970-01-01 00:00 UTC'
+    """
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def ended(text: str) -> str:

@@ -115,23 +115,22 @@ def complete_manifest(found: MeasuredManifest, supplied: SuppliedManifest | None
 
     Raises InputError: a supplied field contradicts the measured one; the text names it.
     """
-    measured = found.measured.given()
-    given = supplied.manifest.given() if supplied else {}
+    measured, by_default = found.measured.given(), found.by_default.given()
+    if supplied is None:
+        return ServingManifest(**(by_default | measured))
+    given = supplied.manifest.given()
     for name in given:
-        if supplied and name in found.disagreeing:
+        if name in found.disagreeing:
             raise InputError(
                 f"{supplied.path}: {name} is {_shown(given[name])}, but the traces differ in it; "
                 "leave it out, or replay each trace by itself"
             )
-    if supplied and "effective_args" in given:
-        given["effective_args"] = measured.get("effective_args", {}) | given["effective_args"]
-        _refuse_contradictions(
-            supplied.path, "effective_args.", measured.get("effective_args", {}), given["effective_args"]
-        )
-        measured.pop("effective_args", None)
-    if supplied:
-        _refuse_contradictions(supplied.path, "", measured, given)
-    return ServingManifest(**(found.by_default.given() | measured | given))
+    if "effective_args" in given:
+        own = measured.pop("effective_args", {})
+        given["effective_args"] = own | given["effective_args"]
+        _refuse_contradictions(supplied.path, "effective_args.", own, given["effective_args"])
+    _refuse_contradictions(supplied.path, "", measured, given)
+    return ServingManifest(**(by_default | measured | given))
 
 
 def _refuse_contradictions(path: Path, prefix: str, measured: dict[str, Any], given: dict[str, Any]) -> None:

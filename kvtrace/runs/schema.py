@@ -18,6 +18,18 @@ _LAYER = Column("layer", "int32", "the model's layer index")
 _KV_HEAD = Column("kv_head", "int32", "global KV-head index, before tensor parallelism")
 _TENSOR = Column("tensor", "string", "k or v")
 _SAMPLING_ID = Column("sampling_id", "int32", "the sampling rules in force (requests' stride and fraction)")
+_HEAD = (_LAYER, _KV_HEAD, _TENSOR)
+_WORKLOAD = Column("workload", "string", "the requests' label")
+_PHASE = Column("phase", "string", "prefill or decode")
+_OCTAVE = Column("position_octave", "int32", "floor(log2(position)); position 0 counts with 1")
+_NUM_VALUES = Column("num_values", "int64", "finite values")
+_CLIPPED_AS_IN_CELLS = Column("num_clipped", "int64", "as in cells")
+_SUMS = (
+    Column("num_flushed", "int64", "non-zero values that become 0"),
+    Column("sum_sq_signal", "float64", "Σ x²"),
+    Column("sum_sq_error", "float64", "Σ (x − x̂)²"),
+    Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values"),
+)
 
 SAMPLING: Final = Table(
     "sampling",
@@ -85,7 +97,7 @@ ROWS: Final = Table(
         Column("row", "int64", "row number in its source, 0-based"),
         Column("request", "int32", "the request it belongs to"),
         Column("position", "int32", "0-based position in the request"),
-        Column("position_octave", "int32", "floor(log2(position)); position 0 counts with 1"),
+        _OCTAVE,
         Column("phase", "string", "prefill or decode (position ≥ prompt_tokens)"),
         _SAMPLING_ID,
     ),
@@ -142,9 +154,7 @@ SCALES: Final = Table(
     (
         _SOURCE,
         _CANDIDATE,
-        _LAYER,
-        _KV_HEAD,
-        _TENSOR,
+        *_HEAD,
         Column(
             "scale",
             "float32",
@@ -173,15 +183,13 @@ CELLS: Final = Table(
     (
         _SOURCE,
         _CANDIDATE,
-        _LAYER,
-        _KV_HEAD,
-        _TENSOR,
-        Column("workload", "string", "the requests' label"),
-        Column("phase", "string", "prefill or decode"),
-        Column("position_octave", "int32", "floor(log2(position)); position 0 counts with 1"),
+        *_HEAD,
+        _WORKLOAD,
+        _PHASE,
+        _OCTAVE,
         _SAMPLING_ID,
         Column("num_vectors", "int64", "rows in the cell"),
-        Column("num_values", "int64", "finite values"),
+        _NUM_VALUES,
         Column("num_nonfinite", "int64", "NaN and inf; in no other column"),
         Column("num_out_of_range", "int64", "values with |x / scale| > MAX"),
         Column(
@@ -189,10 +197,7 @@ CELLS: Final = Table(
             "int64",
             "values beyond the point where rounding leaves MAX (464 for e4m3fn)",
         ),
-        Column("num_flushed", "int64", "non-zero values that become 0"),
-        Column("sum_sq_signal", "float64", "Σ x²"),
-        Column("sum_sq_error", "float64", "Σ (x − x̂)²"),
-        Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values"),
+        *_SUMS,
         Column("max_abs", "float64", "largest finite |x|"),
     ),
 )
@@ -204,11 +209,9 @@ GROUPS: Final = Table(
     (
         _SOURCE,
         _CANDIDATE,
-        _LAYER,
-        _KV_HEAD,
-        _TENSOR,
-        Column("workload", "string", "the requests' label"),
-        Column("phase", "string", "prefill or decode"),
+        *_HEAD,
+        _WORKLOAD,
+        _PHASE,
         _SAMPLING_ID,
         Column(
             "request_group",
@@ -216,13 +219,10 @@ GROUPS: Final = Table(
             "0 to 15: whole requests, by a hash of their number, the same in every run of the trace",
         ),
         Column("num_vectors", "int64", "rows in the group"),
-        Column("num_values", "int64", "finite values"),
+        _NUM_VALUES,
         Column("num_out_of_range", "int64", "as in cells"),
-        Column("num_clipped", "int64", "as in cells"),
-        Column("num_flushed", "int64", "non-zero values that become 0"),
-        Column("sum_sq_signal", "float64", "Σ x²"),
-        Column("sum_sq_error", "float64", "Σ (x − x̂)²"),
-        Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values"),
+        _CLIPPED_AS_IN_CELLS,
+        *_SUMS,
     ),
     since=1,
 )
@@ -234,7 +234,7 @@ MAGNITUDES: Final = Table(
     (
         _SOURCE,
         _TENSOR,
-        Column("workload", "string", "the requests' label"),
+        _WORKLOAD,
         _SAMPLING_ID,
         Column("magnitude", "float32", "|x|, a finite value of the captured dtype, 0 included"),
         Column("num_values", "int64", "values of that magnitude"),
@@ -248,9 +248,7 @@ VECTORS: Final = Table(
     (
         _SOURCE,
         Column("row", "int64", "see rows"),
-        _LAYER,
-        _KV_HEAD,
-        _TENSOR,
+        *_HEAD,
         Column(
             "absmax_code",
             "int32",
@@ -290,18 +288,13 @@ SWEEP: Final = Table(
         _SOURCE,
         Column("engine", "string", "numerics replayed: those of the first candidate with static scales"),
         Column("format", "string", "FP8 format, of the same candidate"),
-        _LAYER,
-        _KV_HEAD,
-        _TENSOR,
+        *_HEAD,
         Column("log2_multiple", "float64", "k: the scale is 2^k times the one that just covers the head"),
         Column("scale", "float32", "dequantization multiplier, 2^k · largest finite |x| / MAX"),
         Column("covered_amax", "float32", "MAX × scale, the largest magnitude in range"),
-        Column("num_values", "int64", "finite values"),
-        Column("num_clipped", "int64", "as in cells"),
-        Column("num_flushed", "int64", "non-zero values that become 0"),
-        Column("sum_sq_signal", "float64", "Σ x²"),
-        Column("sum_sq_error", "float64", "Σ (x − x̂)²"),
-        Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values"),
+        _NUM_VALUES,
+        _CLIPPED_AS_IN_CELLS,
+        *_SUMS,
     ),
 )
 

@@ -27,6 +27,8 @@ import numpy as np
 from scipy import special
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike, NDArray
 
 MIN_REQUESTS: Final = 5
@@ -60,6 +62,20 @@ class RequestSums:
     max_request_frac: NDArray[Any]
     """max x / n."""
 
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]], event: str) -> RequestSums:
+        """Return the sums of an event, clipped or out_of_range. columns: named as those of head_strata."""
+        return cls(
+            num_requests=columns["num_requests"],
+            num_affected=columns[f"num_affected_{event}"],
+            sum_trials=columns["sum_trials"],
+            sum_trials_sq=columns["sum_trials_sq"],
+            sum_events=columns[f"sum_{event}"],
+            sum_events_sq=columns[f"sum_{event}_sq"],
+            sum_events_trials=columns[f"sum_{event}_trials"],
+            max_request_frac=columns[f"max_request_{event}"],
+        )
+
     @property
     def fraction(self) -> NDArray[np.float64]:
         """Return Σx / Σn; NaN where there is no vector."""
@@ -71,8 +87,8 @@ class RequestSums:
 class FractionIntervals:
     """Fractions with two-sided intervals; every array has the shape of the sums.
 
-    Where `too_few_requests`, high is 1 and only low, if it is above 0, says anything. Where `no_event`, low
-    is 0 and high says how much could be there unseen: wide unless there are many requests.
+    Where `too_few_requests`, high is 1 and only low, if it is above 0, says anything. Without an event low is
+    0 and high says how much could be there unseen: wide unless there are many requests.
     """
 
     fraction: NDArray[np.float64]
@@ -81,10 +97,6 @@ class FractionIntervals:
     num_requests: NDArray[np.int64]
     num_affected: NDArray[np.int64]
     too_few_requests: NDArray[np.bool_]
-    no_event: NDArray[np.bool_]
-    confidence: float
-    worst_request: float
-    method: str = METHOD
 
 
 def fraction_intervals(
@@ -115,9 +127,6 @@ def fraction_intervals(
         num_requests=num_requests,
         num_affected=np.asarray(sums.num_affected, dtype=np.int64),
         too_few_requests=too_few,
-        no_event=no_event,
-        confidence=confidence,
-        worst_request=worst_request,
     )
 
 

@@ -35,8 +35,6 @@ class RatioIntervals:
     too_few_groups: NDArray[np.bool_]
     log_error: NDArray[np.float64]
     """Standard error of the logarithm of the ratio; NaN where `too_few_groups`."""
-    confidence: float
-    method: str = METHOD
 
 
 def jackknife_ratios(
@@ -71,7 +69,6 @@ def jackknife_ratios(
         num_groups=num_groups,
         too_few_groups=too_few,
         log_error=np.where(too_few, np.nan, error),
-        confidence=confidence,
     )
 
 

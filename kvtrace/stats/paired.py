@@ -33,7 +33,6 @@ class PairedDifference:
     """Requests in which `a` has the smaller fraction."""
     num_higher: int
     """Requests in which `a` has the larger fraction."""
-    confidence: float
     too_few_requests: bool
 
     @property
@@ -82,7 +81,6 @@ def paired_difference(
         num_requests=n.size,
         num_lower=num_lower,
         num_higher=num_higher,
-        confidence=confidence,
         too_few_requests=too_few,
     )
 

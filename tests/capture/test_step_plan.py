@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvtrace_capture.row_selection import select_rows
-from kvtrace_capture.step_plan import StepPlan, plan_request, spell_out
+from kvtrace_capture.step_plan import StepPlan, plan_request, planned_rows
 
 
 def test_a_step_without_a_sampled_position_has_no_plan() -> None:
@@ -42,7 +42,7 @@ def test_slots_are_block_times_size_plus_place_by_hand() -> None:
         request=7, sampling_id=1, stride=16, offset=1, start=0, end=40, blocks=[[9, 4, 6]], block_sizes=[16]
     )
     assert plan is not None
-    rows = spell_out(StepPlan(0, (plan,)), [16])
+    rows = planned_rows(StepPlan(0, (plan,)), [16])
     assert rows.position.tolist() == [1, 17, 33]
     assert rows.slots[0].tolist() == [9 * 16 + 1, 4 * 16 + 1, 6 * 16 + 1]
     assert rows.request.tolist() == [7, 7, 7]
@@ -54,11 +54,11 @@ def test_a_position_without_a_block_has_no_slot() -> None:
         request=0, sampling_id=0, stride=1, offset=0, start=14, end=18, blocks=[[3]], block_sizes=[16]
     )
     assert plan is not None
-    assert spell_out(StepPlan(0, (plan,)), [16]).slots[0].tolist() == [3 * 16 + 14, 3 * 16 + 15, -1, -1]
+    assert planned_rows(StepPlan(0, (plan,)), [16]).slots[0].tolist() == [3 * 16 + 14, 3 * 16 + 15, -1, -1]
 
 
 def test_an_empty_plan_spells_out_to_no_rows() -> None:
-    rows = spell_out(StepPlan(0), [16, 32])
+    rows = planned_rows(StepPlan(0), [16, 32])
     assert [len(x) for x in (rows.request, rows.position, rows.sampling_id, *rows.slots)] == [0] * 5
 
 
@@ -94,7 +94,7 @@ def test_each_sampled_token_is_found_whatever_the_order_of_the_batch(data: st.Da
         if sampled and plan is not None:
             plans.append(plan)
     batch = data.draw(st.permutations(batch))
-    rows = spell_out(StepPlan(0, tuple(plans)), block_sizes)
+    rows = planned_rows(StepPlan(0, tuple(plans)), block_sizes)
     for group in range(len(block_sizes)):
         padded = [slots[group] for slots, *_ in batch] + [-1] * data.draw(st.integers(0, 3))
         selection = select_rows(rows.slots[group], torch.tensor(padded))

@@ -18,7 +18,7 @@ from support.fabricate import fabricate_trace, request
 from kvtrace.calibration.save import save_scales
 from kvtrace.candidates import Bf16, GivenScales, OnlineScales, UnitScales
 from kvtrace.candidates.applied import AppliedScales
-from kvtrace.commands.candidate_options import request_for
+from kvtrace.commands.candidate_options import ReplayOptions, request_for
 from kvtrace.commands.notes import notes_on_stderr
 from kvtrace.errors import InputError
 from kvtrace.evaluation import ReplayRequest, replay, standard_request
@@ -67,20 +67,7 @@ def test_a_request_that_no_run_can_follow_cannot_be_made(trace: Trace) -> None:
 
 def test_a_command_and_a_notebook_ask_for_the_same(path: Path, tmp_path: Path) -> None:
     save_scales(tmp_path / "half", {(n, t): (0.5,) for n in range(NUM_LAYERS) for t in "kv"})
-    by_options = request_for(
-        [path],
-        scales=[tmp_path / "half"],
-        artifact_format=None,
-        against=None,
-        engine=None,
-        fp8_format=None,
-        backend=None,
-        tp=None,
-        skip_layers=None,
-        manifest=None,
-        policy=None,
-        device=None,
-    )
+    by_options = request_for([path], ReplayOptions(scales=[tmp_path / "half"]))
     by_hand = standard_request([open_trace(path)], [tmp_path / "half"])
     assert [one.name for one in by_options.candidates] == ["bf16", "unit", "half"]
     assert list(by_options.candidates) == list(by_hand.candidates)
@@ -130,8 +117,10 @@ def test_one_module_of_the_replay_knows_the_tables() -> None:
     knowing = set()
     for file in (ROOT / "kvtrace/evaluation").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "kvtrace.runs.schema":
-                knowing.add(file.name)
+            if isinstance(node, ast.ImportFrom):
+                names = {f"{node.module}.{one.name}" for one in node.names} | {node.module}
+                if "kvtrace.runs.schema" in names:
+                    knowing.add(file.name)
     assert knowing == {"tables.py"}
 
 
@@ -178,7 +167,7 @@ def test_a_replay_over_a_ready_profile_loads_neither_torch_nor_duckdb(trace: Tra
         "import sys\n"
         "from pathlib import Path\n"
         "from kvtrace.commands.replay import replay\n"
-        f"replay([Path({str(trace.path)!r})], Path({str(tmp_path / 'second')!r}), device='cpu')\n"
+        f"replay(traces=[Path({str(trace.path)!r})], output=Path({str(tmp_path / 'b')!r}), device='cpu')\n"
         "assert not {'torch', 'duckdb', 'polars'} & sys.modules.keys()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

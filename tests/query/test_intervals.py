@@ -14,12 +14,14 @@ import pytest
 from scipy import special
 from support.fabricate_run import fabricate_run, read_tables, run_record, write_record, write_table
 from support.gate_runs import CANDIDATES, Traffic, gate_run
+from support.maxima_oracle import expected_maximum
 from support.random_run import Tables, random_tables
 
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.runs.open import open_run
 from kvtrace.runs.schema import CELLS
-from kvtrace.stats import expected_maximum, fraction_intervals, jackknife_ratios, request_sums
+from kvtrace.stats.fractions import fraction_intervals, request_sums
+from kvtrace.stats.jackknife import jackknife_ratios
 from kvtrace.trace.cells import request_group
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
+import duckdb
 import pytest
 from support.fabricate_run import fabricate_run, read_tables
 from support.run_cli import kvtrace
@@ -12,7 +12,6 @@ from support.run_cli import kvtrace
 from kvtrace.errors import QueryError
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.query.library import read_query
-from kvtrace.query.parameters import Edges, Number, OfTheRun, OneWord, WholeNumber
 from kvtrace.runs.open import Run, open_run
 
 SMALL = Path(__file__).parents[1] / "queries" / "input"
@@ -47,15 +46,20 @@ def test_a_header_says_what_a_parameter_takes_its_default_and_its_meaning(tmp_pa
     file = tmp_path / "asked.sql"
     file.write_text(HEADER)
     found = read_query(file).parameters
-    assert {name: one.kind for name, one in found.items()} == {
-        "top": WholeNumber(1),
-        "limit": Number(1.0),
-        "margin_db": Number(math.inf),
-        "by": OneWord(("chat", "code")),
-        "edges": Edges(),
-        "per_head": OfTheRun("per-head candidate"),
-        "kv_head": OfTheRun("KV head"),
+    of_the_run = {"per_head": "per-head candidate", "kv_head": "KV head"}
+    assert {name: found[name].takes for name in of_the_run} == of_the_run
+    expected = {
+        "top": "a whole number from 1 on",
+        "limit": "a number from 0 to 1",
+        "margin_db": "a number from 0 on",
+        "by": "chat or code",
+        "edges": "ascending whole numbers, such as 512,4096",
     }
+    assert {
+        name: one.kind(duckdb.default_connection(), "-1")
+        for name, one in found.items()
+        if name not in of_the_run
+    } == expected
     assert found["top"].default == "10"
     assert found["top"].meaning == "heads shown per candidate, tensor and ranking"
     assert found["limit"].meaning == "share that is too much; 1 is all"

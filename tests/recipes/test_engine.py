@@ -28,7 +28,6 @@ ENGINE: Final = Engine(
     product="vllm",
     formats=("e4m3fn",),
     rounding="nearest",
-    exactness="made up",
     multiplies=True,
 )
 '''

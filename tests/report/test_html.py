@@ -166,10 +166,8 @@ def test_the_calibrated_length_stands_where_uncalibrated_positions_begin() -> No
     assert calibrated_rule(None, octaves) == []
 
 
-def test_scales_of_the_engine_are_the_effective_ones(data: ChartData) -> None:
-    assert data.scale[:, 0, 0].tolist() == [0.5, 1]
+def test_a_candidate_covers_448_times_its_scale(data: ChartData) -> None:
     assert data.covered_amax[:, 0, 0].tolist() == [224, 448]
-    assert data.effective_scale.tolist() == [[1, 1], [1, 1]]
 
 
 def test_a_run_whose_candidates_all_quantize_nothing_has_a_page_without_charts(tmp_path: Path) -> None:

@@ -12,15 +12,10 @@ import numpy as np
 import pytest
 from scipy import special
 
-from kvtrace.stats import (
-    discoveries,
-    exceeding_limit,
-    fraction_intervals,
-    jackknife_ratios,
-    paired_difference,
-    ratio_p_values,
-    request_sums,
-)
+from kvtrace.stats.discoveries import q_values
+from kvtrace.stats.fractions import exceedance_p_values, fraction_intervals, request_sums
+from kvtrace.stats.jackknife import jackknife_ratios, ratio_p_values
+from kvtrace.stats.paired import paired_difference
 from kvtrace.trace.cells import request_group
 
 if TYPE_CHECKING:
@@ -165,13 +160,13 @@ def test_the_false_discovery_rate_stays_at_its_level_when_heads_share_requests()
     assert found[:, 36:].mean() > 0.9  # and those that do exceed are found
 
     naive = special.betainc(np.maximum(x.sum(2), 1e-9), n.sum(2) - x.sum(2) + 1, limit)
-    claimed = np.array([discoveries(row).exceeds for row in naive])
+    claimed = np.array([q_values(row) <= 0.05 for row in naive])
     assert _false_discovery_rate(claimed, 36) > 0.05
 
 
 def _claims(sums: Any, draw: int, limit: float) -> Any:
     one = type(sums)(*(getattr(sums, name)[draw] for name in sums.__slots__))
-    return exceeding_limit(one, limit).exceeds
+    return q_values(exceedance_p_values(one, limit)) <= 0.05
 
 
 def _false_discovery_rate(claimed: Any, num_true_nulls: int) -> float:
@@ -181,7 +176,7 @@ def _false_discovery_rate(claimed: Any, num_true_nulls: int) -> float:
 
 def test_a_single_test_at_the_limit_errs_no_more_often_than_it_says() -> None:
     x, n = draw("beta", "spread", 50, 0.01)
-    p_values = exceeding_limit(request_sums(x, n), 0.01).p_value
+    p_values = exceedance_p_values(request_sums(x, n), 0.01)
     for level in (0.01, 0.025, 0.05):
         assert np.mean(p_values <= level) <= level + 3 * np.sqrt(level / DRAWS)
 

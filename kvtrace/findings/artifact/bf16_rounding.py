@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
@@ -39,14 +39,12 @@ def check(context: AuditContext) -> Iterator[Finding]:
         message=message,
         action=f"Nothing: e4m3fn{as_written} clips from {(clip_ratio - 1) * 100:.1f} % beyond its range on. "
         "A headroom of 1.004 rounds up if you prefer.",
-        evidence=(
-            {
-                "num_bf16": len(in_bf16),
-                "num_just_beyond": len(just_beyond),
-                "max_relative_loss": 2.0**-8,
-                "clips_from_observed_over_covered": clip_ratio,
-                "max_observed_over_covered": max(context.ratios.values(), default=None),
-            },
+        evidence=numbers(
+            num_bf16=len(in_bf16),
+            num_just_beyond=len(just_beyond),
+            max_relative_loss=2.0**-8,
+            clips_from_observed_over_covered=clip_ratio,
+            max_observed_over_covered=max(context.ratios.values(), default=None),
         ),
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvtrace.findings.artifact.context import MATTERS
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
@@ -59,25 +59,22 @@ def _finding(
         id="clipping",
         severity="error" if is_error else "warning" if ruined else "note",
         message=f"{num_clipped:,} of {num_values:,} {tensor.upper()} values are clipped "
-        f"({num_clipped / num_values:.2e}); "
-        f"worst is layer {worst[0]} head {worst[1]} with {cost.relative_error:.2%} squared error, "
-        f"{cost.excess:,.0f} times the least possible",
+        f"({num_clipped / num_values:.2e}); worst is layer {worst[0]} head {worst[1]} with "
+        f"{cost.relative_error:.2%} squared error, {cost.excess:,.0f} times the least possible",
         action=_action(is_error or bool(ruined), sum(c.excess > MATTERS for c in clipped.values())),
         layers=tuple(sorted({unit[0] for unit in ruined})),
-        evidence=(
-            {
-                "tensor": tensor,
-                "num_values": num_values,
-                "num_out_of_range": sum(c.num_out_of_range for c in costs.values()),
-                "num_clipped": num_clipped,
-                "mean_relative_error": mean,
-                "mean_relative_clip_error": clip_mean,
-                "worst_layer": worst[0],
-                "worst_kv_head": worst[1],
-                "worst_relative_error": cost.relative_error,
-                "worst_least_error": cost.least_error,
-                "num_units_ruined": len(ruined),
-            },
+        evidence=numbers(
+            tensor=tensor,
+            num_values=num_values,
+            num_out_of_range=sum(c.num_out_of_range for c in costs.values()),
+            num_clipped=num_clipped,
+            mean_relative_error=mean,
+            mean_relative_clip_error=clip_mean,
+            worst_layer=worst[0],
+            worst_kv_head=worst[1],
+            worst_relative_error=cost.relative_error,
+            worst_least_error=cost.least_error,
+            num_units_ruined=len(ruined),
         ),
     )
 

@@ -13,8 +13,6 @@ from kvtrace.numerics.formats import E4M3FN
 from kvtrace.scales.loaders.contract import HeadLayout
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kvtrace.calibration.magnitudes import Group, Magnitudes
     from kvtrace.calibration.manifest import Manifest
     from kvtrace.findings.artifact.observed import Observed
@@ -132,10 +130,6 @@ class AuditContext:
         """Return a unit's stored value if it is finite and > 0."""
         value = self.shipped_value(unit)
         return value if value is not None and np.isfinite(value) and value > 0 else None
-
-    def log_ratios(self, tensor: str) -> NDArray[np.float64]:
-        """Return ln(ratio) of one tensor's units, by layer and head."""
-        return np.log([ratio for unit, ratio in sorted(self.ratios.items()) if unit[2] == tensor] or [1.0])
 
     def _cost(self, observed: Observed, unit: Group, magnitudes: Magnitudes) -> UnitCost:
         from kvtrace.calibration.cost import scale_cost

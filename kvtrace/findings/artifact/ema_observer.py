@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.context import MATTERS
 from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
@@ -39,13 +39,11 @@ def check(context: AuditContext) -> Iterator[Finding]:
         message=message,
         action="Calibrate with `static_minmax`, or with `kvtrace calibrate`.",
         layers=tuple(sorted({unit[0] for unit in beyond})),
-        evidence=(
-            {
-                "observer": _AVERAGING,
-                "num_units": len(context.ratios),
-                "num_units_beyond": len(beyond),
-                "max_observed_over_covered": max(context.ratios.values(), default=None),
-            },
+        evidence=numbers(
+            observer=_AVERAGING,
+            num_units=len(context.ratios),
+            num_units_beyond=len(beyond),
+            max_observed_over_covered=max(context.ratios.values(), default=None),
         ),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.findings.artifact.example import AMAX_PER_HEAD, ArtifactExample, ArtifactRule, covering
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
@@ -45,13 +45,11 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 f"for head {order.tolist()}[i]",
                 action="Check the order in which tensor-parallel shards or GQA groups were joined; reorder "
                 "the scales.",
-                evidence=(
-                    {
-                        "tensor": tensor,
-                        "order": order.tolist(),
-                        "mean_log_misfit": as_stored,
-                        "mean_log_misfit_reordered": reordered,
-                    },
+                evidence=numbers(
+                    tensor=tensor,
+                    order=order.tolist(),
+                    mean_log_misfit=as_stored,
+                    mean_log_misfit_reordered=reordered,
                 ),
             )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 from kvtrace.numerics.formats import E4M3FN
 
@@ -39,14 +39,12 @@ def check(context: AuditContext) -> Iterator[Finding]:
             message="the scales are stored inverted: observed ÷ covered amax follows (amax / 448)² instead "
             "of 1",
             action="Store amax / 448: the number that the cached code is multiplied with.",
-            evidence=(
-                {
-                    "num_units": len(log_ratio),
-                    "median_observed_over_covered": float(np.exp(np.median(log_ratio))),
-                    "median_squared_amax_over_448": float(np.exp(np.median(2 * log_amax))),
-                    "median_log_misfit_as_inverse": inverse_misfit,
-                    "median_log_misfit_as_is": misfit,
-                },
+            evidence=numbers(
+                num_units=len(log_ratio),
+                median_observed_over_covered=float(np.exp(np.median(log_ratio))),
+                median_squared_amax_over_448=float(np.exp(np.median(2 * log_amax))),
+                median_log_misfit_as_inverse=inverse_misfit,
+                median_log_misfit_as_is=misfit,
             ),
         )
 

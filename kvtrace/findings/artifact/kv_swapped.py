@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 from kvtrace.numerics.formats import E4M3FN
 
@@ -43,14 +43,12 @@ def check(context: AuditContext) -> Iterator[Finding]:
             f"{v_ratio:.3g} "
             "for V, and constant once they are exchanged",
             action="Exchange k_scale and v_scale, or export again.",
-            evidence=(
-                {
-                    "num_units": len(pairs),
-                    "median_k_observed_over_covered": float(k_ratio),
-                    "median_v_observed_over_covered": float(v_ratio),
-                    "median_log_misfit": direct,
-                    "median_log_misfit_exchanged": crossed,
-                },
+            evidence=numbers(
+                num_units=len(pairs),
+                median_k_observed_over_covered=float(k_ratio),
+                median_v_observed_over_covered=float(v_ratio),
+                median_log_misfit=direct,
+                median_log_misfit_exchanged=crossed,
             ),
         )
 

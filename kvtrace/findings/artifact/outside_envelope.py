@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 from kvtrace.plain_text import plain
 
@@ -47,13 +47,11 @@ def _unseen(trace: Trace, covered: ManifestRows) -> Iterator[Finding]:
             message="workloads that were not calibrated on: "
             f"{', '.join(plain(name) for name in unseen[:10])}",
             action="Calibrate on them as well, or evaluate them apart before serving them.",
-            evidence=(
-                {
-                    "what": "workload",
-                    "workloads": [plain(name, 200) for name in unseen],
-                    "num_tokens_outside": outside,
-                    "num_tokens": sum(tokens_of.values()),
-                },
+            evidence=numbers(
+                what="workload",
+                workloads=[plain(name, 200) for name in unseen],
+                num_tokens_outside=outside,
+                num_tokens=sum(tokens_of.values()),
             ),
         )
 
@@ -73,14 +71,12 @@ def _longer(trace: Trace, covered: ManifestRows) -> Iterator[Finding]:
                 "that was "
                 f"calibrated on (up to {max(found):,}, calibrated {limit:,})",
                 action="Calibrate on requests as long as those served.",
-                evidence=(
-                    {
-                        "what": what,
-                        "calibrated_max": limit,
-                        "trace_max": max(found),
-                        "num_requests_beyond": beyond,
-                        "num_requests": len(found),
-                    },
+                evidence=numbers(
+                    what=what,
+                    calibrated_max=limit,
+                    trace_max=max(found),
+                    num_requests_beyond=beyond,
+                    num_requests=len(found),
                 ),
             )
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.example import AMAX_PER_HEAD, ArtifactExample, ArtifactRule, covering
-from kvtrace.findings.artifact.scales_not_loaded import is_same, largest_of_rank, live_scales
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.artifact.scales_not_loaded import (
+    examples_of,
+    is_same,
+    largest_of_rank,
+    live_scales,
+)
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 from kvtrace.numerics.backends import starts_per_head
 from kvtrace.scales.loaders.loader import VLLM
@@ -55,21 +60,10 @@ def check(context: AuditContext) -> Iterator[Finding]:
         message=message,
         action=action,
         layers=tuple(layers),
-        evidence=(
-            {
-                "num_heads_collapsed": len(live),
-                "backend": setup.backend,
-                "examples": [
-                    {
-                        "layer": n,
-                        "kv_head": head,
-                        "tensor": tensor,
-                        "shipped": shipped,
-                        "effective": effective,
-                    }
-                    for (n, head, tensor), (shipped, effective) in list(live.items())[:20]
-                ],
-            },
+        evidence=numbers(
+            num_heads_collapsed=len(live),
+            backend=setup.backend,
+            examples=examples_of(live),
         ),
     )
 

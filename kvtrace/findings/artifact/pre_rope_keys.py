@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier, same_place
 
 if TYPE_CHECKING:
@@ -48,14 +48,12 @@ def check(context: AuditContext) -> Iterator[Finding]:
         f"while V fits: {who}",
         action="Calibrate on keys after RoPE, or multiply K's scales by 1.42.",
         layers=tuple(sorted({unit[0] for unit in beyond})),
-        evidence=(
-            {
-                "num_k_units": len(k),
-                "num_k_units_beyond": len(beyond),
-                "max_k_observed_over_covered": max(k.values()),
-                "max_v_observed_over_covered": max(v, default=None),
-                "format_calibrates_before_rope": form.before_rope,
-            },
+        evidence=numbers(
+            num_k_units=len(k),
+            num_k_units_beyond=len(beyond),
+            max_k_observed_over_covered=max(k.values()),
+            max_v_observed_over_covered=max(v, default=None),
+            format_calibrates_before_rope=form.before_rope,
         ),
     )
 

@@ -15,7 +15,7 @@ from kvtrace.scales.resolve import layer_ranges
 from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from kvtrace.calibration.magnitudes import Group
     from kvtrace.findings.artifact.context import AuditContext
@@ -111,11 +111,16 @@ def _evidence(found: dict[Group, tuple[float | None, float]], num_compared: int)
     return {
         "num_heads_compared": num_compared,
         "num_heads_different": len(found),
-        "examples": [
-            {"layer": layer, "kv_head": head, "tensor": tensor, "shipped": shipped, "effective": live}
-            for (layer, head, tensor), (shipped, live) in list(found.items())[:20]
-        ],
+        "examples": examples_of(found),
     }
+
+
+def examples_of(found: Mapping[Group, tuple[float | None, float]]) -> list[dict[str, Any]]:
+    """Return the first heads, each with its scale as shipped and as the traced engine used it."""
+    return [
+        {"layer": layer, "kv_head": head, "tensor": tensor, "shipped": shipped, "effective": live}
+        for (layer, head, tensor), (shipped, live) in list(found.items())[:20]
+    ]
 
 
 def _no_fp8(context: AuditContext) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 from kvtrace.numerics.formats import E4M3FN
 
@@ -50,14 +50,12 @@ def check(context: AuditContext) -> Iterator[Finding]:
         f"{context.calibrated_length:,} positions (up to {longest:,}); {what}",
         action="Calibrate on requests as long as those served.",
         layers=tuple(sorted({unit[0] for unit in clipped})),
-        evidence=(
-            {
-                "calibrated_length": context.calibrated_length,
-                "max_position": longest,
-                "num_tokens": len(tokens),
-                "num_tokens_beyond": num_beyond,
-                "num_units_clipped_beyond": len(clipped),
-            },
+        evidence=numbers(
+            calibrated_length=context.calibrated_length,
+            max_position=longest,
+            num_tokens=len(tokens),
+            num_tokens_beyond=num_beyond,
+            num_units_clipped_beyond=len(clipped),
         ),
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.context import MATTERS
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
@@ -33,18 +33,16 @@ def check(context: AuditContext) -> Iterator[Finding]:
             id="too-wide",
             severity="warning",
             message=f"{len(wide)} of {len(context.costs)} scales are so wide that precision is lost; worst "
-            f"is {worst[2]} "
-            f"in layer {worst[0]} head {worst[1]} with {wide[worst].relative_error:.2%} squared error",
+            f"is {worst[2]} in layer {worst[0]} head {worst[1]} with {wide[worst].relative_error:.2%} "
+            "squared error",
             action="Calibrate again; compare the trace-optimal column.",
             layers=tuple(sorted({unit[0] for unit in wide})),
-            evidence=(
-                {
-                    "num_units": len(wide),
-                    "worst_relative_error": wide[worst].relative_error,
-                    "worst_least_error": wide[worst].least_error,
-                    "worst_flush_share": wide[worst].flush_share,
-                    "worst_observed_over_covered": context.ratios[worst],
-                },
+            evidence=numbers(
+                num_units=len(wide),
+                worst_relative_error=wide[worst].relative_error,
+                worst_least_error=wide[worst].least_error,
+                worst_flush_share=wide[worst].flush_share,
+                worst_observed_over_covered=context.ratios[worst],
             ),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 from kvtrace.scales.model_match import MEANT
 
@@ -24,14 +24,12 @@ def check(context: AuditContext) -> Iterator[Finding]:
             severity="error",
             message=f"{context.artifact.path}: {'; '.join(note.fact for note in notes)}; {MEANT}",
             action="Use the scales that were calibrated on this model, or calibrate on it.",
-            evidence=(
-                {
-                    "model_num_layers": context.num_layers,
-                    "model_num_kv_heads": context.num_kv_heads,
-                    "artifact_num_layers": context.artifact.model.num_layers or len(context.artifact.layers),
-                    "artifact_num_kv_heads": context.artifact.model.num_kv_heads
-                    or max((len(s.values) for s in context.artifact.scales if s.tensor == "k"), default=None),
-                },
+            evidence=numbers(
+                model_num_layers=context.num_layers,
+                model_num_kv_heads=context.num_kv_heads,
+                artifact_num_layers=context.artifact.model.num_layers or len(context.artifact.layers),
+                artifact_num_kv_heads=context.artifact.model.num_kv_heads
+                or max((len(s.values) for s in context.artifact.scales if s.tensor == "k"), default=None),
             ),
         )
 

@@ -17,7 +17,7 @@ from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
 from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.wording import percent, recalibrate_command, skip_layers_flag, some_heads, times
 from kvtrace.plain_text import plain
-from kvtrace.stats import fraction_intervals, request_sums
+from kvtrace.stats.fractions import fraction_intervals, request_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from kvtrace.stats import fraction_intervals, request_sums
+from kvtrace.stats.fractions import fraction_intervals, request_sums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

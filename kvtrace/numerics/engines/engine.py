@@ -31,8 +31,6 @@ class Engine:
     """Names of the formats its write path offers; the first is its default."""
     rounding: Rounding
     """From where on values are clipped follows from it, and the cast where the engine has none of its own."""
-    exactness: str
-    """What is known about equality with the engine, for people."""
     platforms: tuple[str, ...] = ()
     """Of `kvtrace.trace.platforms`: where its product's backends can write so."""
     default_on: str | None = None
@@ -47,7 +45,7 @@ class Engine:
     """Its own cast of float32 quotients, which it may overwrite, to uint8 codes. None: half to even,
     saturating."""
     kernel: Kernel | None = None
-    """Its compiled form for the CPU. None: `numerics.uncompiled` counts on tensors instead, slower."""
+    """Its compiled form for the CPU. None: `numerics.error_counts` counts on tensors instead, slower."""
 
     def divides_in_float32(self, dtype: str) -> bool:
         """Return whether a value of that dtype reaches the cast as float32(x) / scale, rounded once."""

@@ -2,7 +2,8 @@
 
 Source: SGLang `MHATokenToKVPool.set_kv_buffer`: an in-place division by the scale, then `.to(dtype)`.
 The quotient is rounded to bf16 (fp16) before it is rounded to FP8. Beyond the range, `.to` gives NaN in
-older versions of torch and the maximum in newer ones; the maximum is taken here.
+older versions of torch and the maximum in newer ones; the maximum is taken here. A scale that is kept as a
+bf16 tensor would be rounded first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ ENGINE: Final = Engine(
     product="sglang",
     formats=("e4m3fn", "e5m2", "e4m3fnuz"),
     rounding="nearest",
-    exactness="by the rules of its source; a scale kept as a bf16 tensor would be rounded first",
     rounds_quotient=("bfloat16", "float16"),
     kernel="divide-and-round",
 )

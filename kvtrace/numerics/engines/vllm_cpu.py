@@ -46,7 +46,6 @@ ENGINE: Final = Engine(
     product="vllm",
     formats=("e4m3fn", "e5m2"),
     rounding="truncate",
-    exactness="byte for byte equal to the operator of vLLM 0.32",
     platforms=("cpu",),
     default_on="cpu",
     multiplies=True,

@@ -14,7 +14,6 @@ ENGINE: Final = Engine(
     product="vllm",
     formats=("e4m3fn", "e5m2"),
     rounding="nearest",
-    exactness="bit-exact by the rules of its source",
     platforms=("cuda",),
     default_on="cuda",
     kernel="divide",

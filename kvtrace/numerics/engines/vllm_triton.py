@@ -17,7 +17,6 @@ ENGINE: Final = Engine(
     product="vllm",
     formats=("e4m3fn", "e5m2", "e4m3fnuz"),
     rounding="nearest",
-    exactness="within 2 ulp of the quotient: Triton's division is not correctly rounded",
     platforms=("cuda", "rocm"),
     writes_native_format=True,
     kernel="divide",

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import altair as alt
 
-from kvtrace.report.charts.axes import Spec, layered
-
-BANDS: Final = "bands"
-COVERED: Final = "covered"
-EXTENT: Final = "extent"
+from kvtrace.report.charts.axes import Spec, crowded_axis, layered, tensor_colour
 
 
 def absmax_bands() -> Spec:
@@ -21,16 +15,8 @@ def absmax_bands() -> Spec:
     """
     scale = alt.Scale(type="log", base=2, nice=False)
     axis = alt.Axis(title="widest |x|", domain=False, ticks=False, format="~g", tickCount=5)
-    x = alt.X(
-        "position:O",
-        sort=alt.EncodingSortField("order"),
-        title=None,
-        axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="parity", labelSeparation=6),
-    )
-    base = alt.Chart(alt.NamedData(BANDS)).encode(
-        x=x,
-        color=alt.Color("tensor:N", scale=alt.Scale(domain=["K", "V"], range="category"), legend=None),
-    )
+    x = alt.X("position:O", sort=alt.EncodingSortField("order"), title=None, axis=crowded_axis())
+    base = alt.Chart(alt.NamedData("bands")).encode(x=x, color=tensor_colour())
     outer = base.mark_bar(opacity=0.25, aria=False, width=alt.RelativeBandSize(0.8)).encode(
         y=alt.Y("p50:Q", scale=scale, axis=axis), y2="p99:Q"
     )
@@ -41,12 +27,12 @@ def absmax_bands() -> Spec:
         y=alt.Y("max:Q", scale=scale, axis=axis), description="text:N", tooltip="text:N"
     )
     covered = (
-        alt.Chart(alt.NamedData(COVERED))
+        alt.Chart(alt.NamedData("covered"))
         .mark_rule(style="ink", strokeWidth=2, strokeDash=[6, 3], aria=False)
         .encode(y=alt.Y("amax:Q", scale=scale, axis=axis))
     )
     extent = (
-        alt.Chart(alt.NamedData(EXTENT))
+        alt.Chart(alt.NamedData("extent"))
         .mark_rule(opacity=0, aria=False)
         .encode(y=alt.Y("low:Q", scale=scale, axis=axis), y2="high:Q")
     )

@@ -31,6 +31,11 @@ def share_axis(floor: float, title: str, *, top: float = 1.0) -> tuple[alt.Scale
     return scale, alt.Axis(title=title, values=ticks, labelExpr=label, domain=False, ticks=False)
 
 
+def crowded_axis() -> alt.Axis:
+    """Return an axis of upright labels, of which some are left out where there is no room for all."""
+    return alt.Axis(labelAngle=0, labelOverlap="parity", labelSeparation=6, ticks=False)
+
+
 def tensor_colour(*, legend: bool = False) -> alt.Color:
     """Return K and V in their colours."""
     return alt.Color(

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import altair as alt
 
 from kvtrace.report.charts.axes import Spec, layered, share_axis, tensor_colour
-
-HEADS: Final = "heads"
-DIAGONAL: Final = "diagonal"
 
 
 def before_after(*, floor: float | None, low: float, high: float) -> Spec:
@@ -28,11 +23,11 @@ def before_after(*, floor: float | None, low: float, high: float) -> Spec:
     x = alt.X("before:Q", scale=scale, axis=axes[0])
     y = alt.Y("after:Q", scale=scale, axis=axes[1])
     diagonal = (
-        alt.Chart(alt.NamedData(DIAGONAL))
+        alt.Chart(alt.NamedData("diagonal"))
         .mark_line(style="guide", strokeDash=[5, 4], aria=False)
         .encode(x=alt.X("at:Q", scale=scale, axis=axes[0]), y=alt.Y("at:Q", scale=scale, axis=axes[1]))
     )
-    heads = alt.Chart(alt.NamedData(HEADS))
+    heads = alt.Chart(alt.NamedData("heads"))
     points = heads.mark_point(filled=True, cursor="pointer").encode(
         x=x,
         y=y,

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import altair as alt
 
-from kvtrace.report.charts.axes import Spec, layered, share_axis, tensor_colour
+from kvtrace.report.charts.axes import Spec, crowded_axis, layered, share_axis, tensor_colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-STRATA: Final = "strata"
-CALIBRATED: Final = "calibrated"
 
 
 def by_position(*, title: str, floor: float | None) -> Spec:
@@ -29,12 +26,12 @@ def by_position(*, title: str, floor: float | None) -> Spec:
     else:
         scale, axis = share_axis(floor, title)
     series = ["K prefill", "V prefill", "K decode", "V decode"]
-    base = alt.Chart(alt.NamedData(STRATA)).encode(
+    base = alt.Chart(alt.NamedData("strata")).encode(
         x=alt.X(
             "position:O",
             sort=_BY_ORDER,
             title="position, from",
-            axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="parity", labelSeparation=6),
+            axis=crowded_axis(),
             scale=alt.Scale(paddingInner=0.25),
         ),
         xOffset=alt.XOffset("series:N", scale=alt.Scale(domain=series)),
@@ -71,7 +68,7 @@ _BY_ORDER: Final = alt.EncodingSortField("order", op="min")
 
 
 def _calibrated() -> Iterator[alt.Chart]:
-    base = alt.Chart(alt.NamedData(CALIBRATED))
+    base = alt.Chart(alt.NamedData("calibrated"))
     for edge, baseline, offset in _EDGES:
         x = alt.X("position:O", sort=_BY_ORDER, bandPosition=edge)
         at_edge = base.transform_filter(f"datum.edge == {edge}")

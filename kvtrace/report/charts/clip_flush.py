@@ -8,8 +8,6 @@ import altair as alt
 
 from kvtrace.report.charts.axes import Spec, layered, share_axis, tensor_colour
 
-CURVE: Final = "curve"
-MARKS: Final = "marks"
 MEASURES: Final = ["values clipped", "values flushed to 0", "squared error / signal"]
 
 
@@ -34,7 +32,7 @@ def clip_flush(*, floor: float) -> Spec:
         ),
     )
     curve = (
-        alt.Chart(alt.NamedData(CURVE))
+        alt.Chart(alt.NamedData("curve"))
         .mark_line(strokeWidth=2, aria=False)
         .encode(
             x=x,
@@ -45,7 +43,7 @@ def clip_flush(*, floor: float) -> Spec:
             ),
         )
     )
-    marks = alt.Chart(alt.NamedData(MARKS))
+    marks = alt.Chart(alt.NamedData("marks"))
     stands = marks.mark_rule(style="guide", aria=False).encode(
         x=x,
         opacity=alt.condition("datum.is_current", alt.value(1), alt.value(0.35)),

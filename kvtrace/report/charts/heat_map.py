@@ -6,10 +6,8 @@ from typing import Final
 
 import altair as alt
 
-from kvtrace.report.charts.axes import SHARE_LABEL, Spec, layered
+from kvtrace.report.charts.axes import SHARE_LABEL, Spec, crowded_axis, layered
 
-CELLS: Final = "cells"
-CHOSEN: Final = "chosen"
 _HATCH: Final = "M-1,0L0,-1M-1,1L1,-1M0,1L1,0"
 """Three strokes: Vega has no fill patterns."""
 
@@ -37,13 +35,9 @@ def heat_map(*, low: float, high: float, decibels: bool = False) -> Spec:
         labelLimit=60,
         labelExpr="format(datum.value, '.0f') + ' dB'" if decibels else SHARE_LABEL,
     )
-    x = alt.X(
-        "layer:O",
-        title="layer",
-        axis=alt.Axis(labelAngle=0, labelOverlap="parity", labelSeparation=6, ticks=False),
-    )
+    x = alt.X("layer:O", title="layer", axis=crowded_axis())
     y = alt.Y("kv_head:O", title="KV head", axis=alt.Axis(ticks=False))
-    cells = alt.Chart(alt.NamedData(CELLS)).encode(x=x, y=y, description="text:N", tooltip="text:N")
+    cells = alt.Chart(alt.NamedData("cells")).encode(x=x, y=y, description="text:N", tooltip="text:N")
     coloured = (
         cells.mark_rect(cursor="pointer")
         .transform_filter("!datum.is_calm")
@@ -64,7 +58,7 @@ def heat_map(*, low: float, high: float, decibels: bool = False) -> Spec:
         .properties(name="few")
     )
     chosen = (
-        alt.Chart(alt.NamedData(CHOSEN))
+        alt.Chart(alt.NamedData("chosen"))
         .mark_rect(style="chosen", strokeWidth=3, fillOpacity=0, aria=False)
         .encode(x=x, y=y)
         .properties(name="chosen")

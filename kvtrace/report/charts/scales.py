@@ -6,9 +6,8 @@ from typing import Final
 
 import altair as alt
 
-from kvtrace.report.charts.axes import Spec, layered
+from kvtrace.report.charts.axes import Spec, crowded_axis, layered
 
-LAYERS: Final = "layers"
 KINDS: Final = ["candidate", "in effect", "just covers"]
 
 
@@ -19,13 +18,7 @@ def scales_by_layer() -> Spec:
     """
     scale = alt.Scale(type="log", base=2, nice=True)
     axis = alt.Axis(title="scale", format=".2~g", domain=False, ticks=False, tickCount=5)
-    base = alt.Chart(alt.NamedData(LAYERS)).encode(
-        x=alt.X(
-            "layer:O",
-            title="layer",
-            axis=alt.Axis(labelAngle=0, labelOverlap="parity", labelSeparation=6, ticks=False),
-        )
-    )
+    base = alt.Chart(alt.NamedData("layers")).encode(x=alt.X("layer:O", title="layer", axis=crowded_axis()))
     spread = base.mark_rule(style="guide", strokeWidth=3, opacity=0.6, aria=False).encode(
         y=alt.Y("low:Q", scale=scale, axis=axis), y2="high:Q"
     )

@@ -20,7 +20,6 @@ class Palette:
     v: str
     calm: str
     """A cell with nothing to see."""
-    unknown: str
     ramp: tuple[str, ...]
     """From little to much: its lightness changes one way only, so it survives a black-and-white print."""
 
@@ -33,7 +32,6 @@ LIGHT: Final = Palette(
     k="#0060a8",
     v="#b84a00",
     calm="#eef1f4",
-    unknown="#ffffff",
     ramp=("#fde3b8", "#f9b069", "#ea6a42", "#b32d5b", "#5a1466"),
 )
 DARK: Final = Palette(
@@ -44,7 +42,6 @@ DARK: Final = Palette(
     k="#62b5f0",
     v="#f2a43c",
     calm="#262e38",
-    unknown="#171c23",
     ramp=("#4d1f63", "#94306c", "#d9534f", "#f7953f", "#fde488"),
 )
 

@@ -23,9 +23,12 @@ class Axes:
     """What the places along each axis of the arrays of `ChartData` stand for."""
 
     candidates: tuple[str, ...]
+    """The valid ones that quantize, in the order asked for."""
     heads: tuple[tuple[int, int], ...]
+    """(layer, kv_head), sorted."""
     workloads: tuple[str, ...]
     strata: tuple[tuple[str, int], ...]
+    """(phase, octave): prefill first."""
     octaves: tuple[int, ...]
 
     def head(self, table: pa.Table) -> NDArray[np.int64]:

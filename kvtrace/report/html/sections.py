@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import candidate_statement, effect_statement
+from kvtrace.report.answer import (
+    candidate_statement,
+    captured_amount,
+    effect_statement,
+    rounding_floors,
+    sampling_rules,
+)
 from kvtrace.report.html.page import short_positions
 from kvtrace.report.html.verdict import verdict_parts
-from kvtrace.report.wording import count, decibel, percent
+from kvtrace.report.wording import decibel, minute, percent
 from kvtrace.stats.fractions import MIN_REQUESTS
 
 if TYPE_CHECKING:
@@ -29,21 +34,19 @@ def sections(
     report: Report, data: ChartData, page: dict[str, Any], serving: ServingManifest
 ) -> dict[str, Any]:
     """Return what the template shows as text and tables; every name is plain text."""
-    tokens = sum(one.num_prefill_tokens + one.num_decode_tokens for one in report.captured)
-    requests = sum(one.num_captured_requests for one in report.captured)
     models = ", ".join(sorted({plain(source.model, _NAME) for source in report.sources}))
     return {
         "names": ", ".join(plain(source.name, _NAME) for source in report.sources),
-        "subtitle": f"{models} · {count(tokens, 'token')} of {count(requests, 'request')}",
+        "subtitle": f"{models} · {captured_amount(report)}",
         **verdict_parts(report),
         "ran": list(_ran(report)),
         "layers": sorted({layer for layer, _ in data.heads}),
-        "floor_note": _floor_note(report),
+        "floor_note": " ".join(rounding_floors(report)),
         "head_tables": [
             (index, list(_worst_heads(report, data, name))) for index, name in enumerate(data.candidates)
         ],
         "candidate_rows": [row for one in report.candidates for row in _candidate_rows(one)],
-        "sampling": " ".join(_sampling(report)),
+        "sampling": " ".join(f"{one}." for one in sampling_rules(report, _NAME)),
         "coverage": list(_coverage(data, page["workloads"])),
         "captured": [_captured(one) for one in report.captured],
         "manifest": [*_manifest(report), *_serving(serving)],
@@ -55,7 +58,7 @@ def sections(
 def _ran(report: Report) -> Iterator[tuple[str, str]]:
     for source in report.sources:
         scales = [one for one in report.loaded if one.source == source.name]
-        captured = datetime.fromtimestamp(source.captured_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        captured = minute(source.captured_at)
         text = (
             f"{plain(source.engine, _NAME)} {plain(source.engine_version, _NAME)} on "
             f"{plain(source.device, _NAME)}, captured {captured}; {effect_statement(source, scales)}"
@@ -64,19 +67,6 @@ def _ran(report: Report) -> Iterator[tuple[str, str]]:
         yield plain(source.name, _NAME), text + closed
     for candidate in report.candidates:
         yield plain(candidate.candidate, _NAME), candidate_statement(report, candidate)
-
-
-def _floor_note(report: Report) -> str:
-    floors = {
-        (one.format, one.engine): one.rounding_floor_db
-        for one in report.candidates
-        if one.rounding_floor_db is not None
-    }
-    return " ".join(
-        f"Rounding alone leaves about {decibel(floor)} dB in {fp8_format} as {engine} writes it: near that, "
-        "no scale can do better."
-        for (fp8_format, engine), floor in floors.items()
-    )
 
 
 def _worst_heads(report: Report, data: ChartData, candidate: str) -> Iterator[dict[str, str]]:
@@ -120,13 +110,6 @@ def _candidate_rows(candidate: CandidateSummary) -> Iterator[dict[str, Any]]:
             }
 
 
-def _sampling(report: Report) -> Iterator[str]:
-    for rules in report.sampling:
-        stride = "every position" if rules.position_stride == 1 else f"1 in {rules.position_stride} positions"
-        where = f"{plain(rules.source, _NAME)}: " if len(report.sources) > 1 else ""
-        yield f"{where}{stride} of {percent(rules.request_fraction)} of the requests."
-
-
 def _coverage(data: ChartData, workloads: list[str]) -> Iterator[dict[str, Any]]:
     label = dict(zip(data.workloads, workloads, strict=True))
     by_phase = sorted(data.coverage, key=lambda row: row["phase"] != "prefill")
@@ -168,7 +151,7 @@ def _captured(one: Any) -> dict[str, Any]:
 
 
 def _manifest(report: Report) -> Iterator[tuple[str, str]]:
-    made = datetime.fromtimestamp(report.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    made = minute(report.created_at)
     yield "run", f"{plain(report.run or 'not kept', _WHOLE)}, made {made} on {report.device}"
     for source in report.sources:
         name = plain(source.name, 60)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from kvtrace.report.html.axes import PHASES, TENSORS, Axes, floats, index_in
-from kvtrace.stats import RequestSums, fraction_intervals
+from kvtrace.stats.fractions import RequestSums, fraction_intervals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,18 +80,14 @@ def head_strata(
 
 def _vector_shares(table: pa.Table) -> dict[str, NDArray[np.float64]]:
     """Return the share of vectors and its interval by requests, for both events."""
+    columns = {
+        name: floats(table[name])
+        for name in table.column_names
+        if name.startswith(("num_requests", "num_affected_", "sum_", "max_request_"))
+    }
     shares = {}
     for event in EVENTS:
-        sums = RequestSums(
-            num_requests=floats(table["num_requests"]),
-            num_affected=floats(table[f"num_affected_{event}"]),
-            sum_trials=floats(table["sum_trials"]),
-            sum_trials_sq=floats(table["sum_trials_sq"]),
-            sum_events=floats(table[f"sum_{event}"]),
-            sum_events_sq=floats(table[f"sum_{event}_sq"]),
-            sum_events_trials=floats(table[f"sum_{event}_trials"]),
-            max_request_frac=floats(table[f"max_request_{event}"]),
-        )
+        sums = RequestSums.of(columns, event)
         low, high = _intervals(sums)
         shares[f"vectors_{event}"] = sums.fraction
         shares[f"vectors_{event}_low"] = low

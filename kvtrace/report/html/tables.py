@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,17 +34,9 @@ QUERIES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ChartData:
+class ChartData(Axes):
     """Arrays over candidate (C), tensor (2), head (H), workload (W), position stratum (S) and octave (O)."""
 
-    candidates: tuple[str, ...]
-    """The valid ones that quantize, in the order asked for."""
-    heads: tuple[tuple[int, int], ...]
-    """(layer, kv_head), sorted."""
-    workloads: tuple[str, ...]
-    strata: tuple[tuple[str, int], ...]
-    """(phase, octave): prefill first."""
-    octaves: tuple[int, ...]
     by_head: dict[str, NDArray[np.float64]]
     """Metric → [C, 2, H]; NaN: not measured."""
     by_workload: dict[str, NDArray[np.float64]]
@@ -59,12 +51,8 @@ class ChartData:
     """None: the replay made no counts."""
     calibrated_max_length: tuple[int | None, ...]
     """[C]: positions below this were calibrated on; None: not known."""
-    scale: NDArray[np.float64]
-    """[C, 2, H]."""
     covered_amax: NDArray[np.float64]
     """[C, 2, H]; the smallest over sources."""
-    effective_scale: NDArray[np.float64]
-    """[2, H]; NaN where no FP8 was in effect."""
     coverage: tuple[dict[str, Any], ...]
     audit: tuple[dict[str, Any], ...]
 
@@ -73,7 +61,6 @@ def chart_data(run: Run, report: Report) -> ChartData:
     """Return the arrays of all charts. Raises QueryError: a file of the run cannot be read to its end."""
     connection = connect_with_views(run)
     tables = {name: run_query_table(connection, find_query(name)) for name in QUERIES[:5]}
-    scales = connection.sql(_SCALES).to_arrow_table()
     candidates = tuple(
         one.candidate for one in report.candidates if one.status == "valid" and one.kind != "bf16"
     )
@@ -88,13 +75,8 @@ def chart_data(run: Run, report: Report) -> ChartData:
     )
     by_head, by_workload, by_position, num_requests = head_strata(tables["head_strata"], axes)
     lengths = dict(connection.sql(_LENGTHS).fetchall())
-    scale, covered, effective = _scales(scales, axes)
     return ChartData(
-        candidates=axes.candidates,
-        heads=axes.heads,
-        workloads=axes.workloads,
-        strata=axes.strata,
-        octaves=axes.octaves,
+        **{axis.name: getattr(axes, axis.name) for axis in fields(Axes)},
         by_head=by_head,
         by_workload=by_workload,
         by_position=by_position,
@@ -102,17 +84,15 @@ def chart_data(run: Run, report: Report) -> ChartData:
         bands=_bands(tables["absmax_bands"], axes),
         sweep=sweep_arrays(tables["clip_against_flush"], axes),
         calibrated_max_length=tuple(lengths[candidate] for candidate in candidates),
-        scale=scale,
-        covered_amax=covered,
-        effective_scale=effective,
+        covered_amax=_covered(connection.sql(_COVERED).to_arrow_table(), axes),
         coverage=tuple(coverage),
         audit=tuple(tables["scale_audit"].to_pylist()),
     )
 
 
-_SCALES: Final = """
-SELECT candidate, layer, kv_head, tensor, kind, scale, covered_amax
-FROM covered_heads JOIN candidates USING (candidate)
+_COVERED: Final = """
+SELECT candidate, layer, kv_head, tensor, covered_amax
+FROM covered_heads
 WHERE scale IS NOT NULL
 ORDER BY candidate, layer, kv_head, tensor
 """
@@ -148,21 +128,10 @@ def _bands(table: pa.Table, axes: Axes) -> dict[str, NDArray[np.float64]]:
     return bands
 
 
-def _scales(
-    table: pa.Table, axes: Axes
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    shape = (len(axes.candidates), 2, len(axes.heads))
-    scale, covered = np.full(shape, np.nan), np.full(shape, np.nan)
-    effective = np.full(shape[1:], np.nan)
-    values, amax = floats(table["scale"]), floats(table["covered_amax"])
-    candidate, tensor, head = (
-        index_in(table["candidate"], axes.candidates),
-        index_in(table["tensor"], TENSORS),
-        axes.head(table),
-    )
+def _covered(table: pa.Table, axes: Axes) -> NDArray[np.float64]:
+    covered = np.full((len(axes.candidates), 2, len(axes.heads)), np.nan)
+    candidate = index_in(table["candidate"], axes.candidates)
     known = candidate >= 0
-    scale[candidate[known], tensor[known], head[known]] = values[known]
-    covered[candidate[known], tensor[known], head[known]] = amax[known]
-    ran = index_in(table["kind"], ["effective"]) == 0
-    effective[tensor[ran], head[ran]] = values[ran]
-    return scale, covered, effective
+    tensor, head = index_in(table["tensor"], TENSORS), axes.head(table)
+    covered[candidate[known], tensor[known], head[known]] = floats(table["covered_amax"])[known]
+    return covered

@@ -47,9 +47,8 @@ def _head(report: ScalesReport) -> Iterator[str]:
         rows = artifact.envelope
         workloads = ", ".join(plain(w) for w in sorted({cell["workload"] for cell in rows["cells"]}))
         yield (
-            f"  calibrated on {rows['num_requests']:,} requests, {rows['num_tokens']:,} tokens, positions "
-            "up to "
-            f"{rows['max_position']:,}: {workloads}"
+            f"  calibrated on {rows['num_requests']:,} requests, {rows['num_tokens']:,} tokens, positions up "
+            f"to {rows['max_position']:,}: {workloads}"
         )
     if report.trace is None:
         yield "  no trace given: whether ranges fit and scales were loaded cannot be told"

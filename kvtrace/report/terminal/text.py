@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import candidate_answer, candidate_statement, effect_statement
+from kvtrace.report.answer import (
+    candidate_answer,
+    candidate_statement,
+    captured_amount,
+    effect_statement,
+    rounding_floors,
+    sampling_rules,
+)
 from kvtrace.report.terminal.tables import candidate_table, captured_table, head_table, stratum_table
 from kvtrace.report.terminal.verdict import finding_lines, heat_map_lines, verdict_lines
-from kvtrace.report.wording import columns, count, cut, decibel, padded, paragraph, percent
+from kvtrace.report.wording import columns, cut, minute, padded, paragraph
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +51,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _reading_help(report)
     yield from _details(report)
     yield from ("", "WHAT WAS CAPTURED")
-    yield from _sampling(report)
+    for sentence in sampling_rules(report, 24):
+        yield from paragraph(sentence)
     yield from captured_table(report.captured)
     yield from ("", "NOT VISIBLE HERE")
     yield from paragraph(
@@ -59,10 +66,7 @@ def _lines(report: Report) -> Iterator[str]:
 def _title(report: Report) -> Iterator[str]:
     names = ", ".join(plain(source.name, 24) for source in report.sources)
     models = ", ".join(sorted({plain(source.model, 30) for source in report.sources}))
-    tokens = sum(one.num_prefill_tokens + one.num_decode_tokens for one in report.captured)
-    requests = sum(one.num_captured_requests for one in report.captured)
-    amount = f"{count(tokens, 'token')} of {count(requests, 'request')}"
-    yield from paragraph(f"kvtrace report · {names} · {models} · {amount}", "  ", "")
+    yield from paragraph(f"kvtrace report · {names} · {models} · {captured_amount(report)}", "  ", "")
 
 
 def _named(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -74,7 +78,7 @@ def _named(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _what_ran(report: Report, source: Source) -> str:
-    captured = datetime.fromtimestamp(source.captured_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    captured = minute(source.captured_at)
     backends = (
         ", ".join(plain(backend, 20) for backend in source.attention_backends) or "backend not recorded"
     )
@@ -92,16 +96,8 @@ def _reading_help(report: Report) -> Iterator[str]:
         "lost than rounding loses; a value out of range but not clipped becomes MAX and does no harm (a "
         "healthy absmax scale has some). flushed: not zero before, zero after."
     )
-    floors = {
-        (one.format, one.engine): one.rounding_floor_db
-        for one in report.candidates
-        if one.rounding_floor_db is not None
-    }
-    for (fp8_format, engine), floor in floors.items():
-        yield from paragraph(
-            f"Rounding alone leaves about {decibel(floor)} dB in {fp8_format} as {engine} writes it: near "
-            "that, no scale can do better."
-        )
+    for sentence in rounding_floors(report):
+        yield from paragraph(sentence)
 
 
 def _details(report: Report) -> Iterator[str]:
@@ -124,13 +120,6 @@ def _details(report: Report) -> Iterator[str]:
 
 def _worst_share(candidate: CandidateSummary) -> float:
     return max((total.worst_clipped_frac or 0 for total in candidate.tensors), default=0)
-
-
-def _sampling(report: Report) -> Iterator[str]:
-    for rules in report.sampling:
-        stride = "every position" if rules.position_stride == 1 else f"1 in {rules.position_stride} positions"
-        where = f"{plain(rules.source, 24)}: " if len(report.sources) > 1 else ""
-        yield from paragraph(f"{where}{stride} of {percent(rules.request_fraction)} of the requests")
 
 
 def _next_steps(report: Report) -> Iterator[str]:

@@ -4,8 +4,8 @@ A maximum grows with the number of requests, so maxima of unequal samples do not
 what a random subset of n requests would have shown, an idea from ecology (Hurlbert 1971, "The nonconcept of
 species diversity", Ecology 52), here with the exact law of the maximum of a subset.
 
-What a run says of maxima is SQL: `queries/amax_by_class.sql`, by the macro `log_choose` of
-`queries/measures.sql`. This is the oracle of that SQL, in tests alone.
+The oracle of what a run says of maxima by SQL: `queries/amax_by_class.sql`, by the macro `log_choose` of
+`queries/measures.sql`.
 """
 
 from __future__ import annotations
