@@ -7,9 +7,13 @@ from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kvtrace.findings.diagnose import diagnose
+from kvtrace.figures import positions
+from kvtrace.findings.diagnose import diagnose_case, losses_under
+from kvtrace.findings.run.case import Case
 from kvtrace.not_visible import NOT_VISIBLE
+from kvtrace.plain_text import plain
 from kvtrace.query import connect_with_views, find_query, run_query
+from kvtrace.report.answer.make import make_answer
 from kvtrace.report.intervals import intervals_of
 from kvtrace.report.sections import (
     REPORT_SCHEMA_VERSION,
@@ -25,11 +29,11 @@ from kvtrace.report.sections import (
     Stratum,
     TensorTotals,
 )
-from kvtrace.report.wording import positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
+    from kvtrace.findings.finding import Head as HeadKey
     from kvtrace.runs.open import Run
     from kvtrace.runs.record import SourceRecord
 
@@ -60,14 +64,17 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
     """
     with ThreadPoolExecutor(1, "kvtrace-diagnose") as beside:
         # On a connection of its own: its rules reckon in Python while DuckDB answers here.
-        diagnosed = beside.submit(diagnose, run)
+        case = Case(run)
+        diagnosed = beside.submit(diagnose_case, case)
         answers = _Answers.of(run, top)
         diagnosis = diagnosed.result()
+    answer = make_answer(case, diagnosis, answers.places)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
         run=str(run.path) if run_kept else None,
         created_at=run.record.created_at,
         kvtrace_version=run.record.kvtrace_version,
+        answer=answer,
         device=run.record.device,
         sources=tuple(_source(source) for source in run.record.sources),
         loaded=answers.loaded,
@@ -81,8 +88,8 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
         not_visible=NOT_VISIBLE,
         verdict=diagnosis.verdict,
         findings=diagnosis.findings,
-        losses=diagnosis.losses,
-        losses_under=diagnosis.losses_under,
+        losses=losses_under(case, answer.candidate) if answer.candidate else (),
+        losses_under=answer.candidate,
     )
 
 
@@ -96,6 +103,8 @@ class _Answers(NamedTuple):
     workloads: tuple[Stratum, ...]
     sampling: tuple[SamplingRules, ...]
     captured: tuple[Captured, ...]
+    places: dict[tuple[str, HeadKey], str]
+    """(candidate, head) → the positions and the workload in which it clips most, in words."""
 
     @classmethod
     def of(cls, run: Run, top: int) -> _Answers:
@@ -105,14 +114,20 @@ class _Answers(NamedTuple):
             given = {key: str(value) for key, value in parameters.items()}
             return list(run_query(connection, find_query(name), given).records())
 
+        located = {_key(row): row for row in rows("locate_heads")}
         details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
         return cls(
             loaded=tuple(_loaded(rows("scale_audit"))),
             candidates=tuple(_candidates(rows("compare_candidates"), details)),
-            heads=tuple(_heads(rows, top)),
+            heads=tuple(_heads(rows("rank_heads", top=top), located)),
             positions=tuple(_stratum(row) for row in rows("by_position")),
             workloads=tuple(_stratum(row) for row in rows("by_workload")),
             sampling=tuple(SamplingRules(**row) for row in _records(connection, _SAMPLING)),
+            places={
+                (name, head): _most(row)
+                for (name, head), row in located.items()
+                if row["position_clipped_frac"]
+            },
             captured=tuple(Captured(**{name: row[name] for name in _CAPTURED}) for row in rows("captured")),
         )
 
@@ -214,13 +229,18 @@ def _measured(row: Row) -> Measured:
     return Measured(**{name: row[name] for name in _MEASURED})
 
 
-def _heads(rows: Callable[..., list[Row]], top: int) -> Iterable[Head]:
-    def key(row: Row) -> tuple[str, str, int, int]:
-        return row["candidate"], row["tensor"], row["layer"], row["kv_head"]
+def _key(row: Row) -> tuple[str, HeadKey]:
+    return row["candidate"], (row["layer"], row["kv_head"], row["tensor"])
 
-    places = {key(row): row for row in rows("locate_heads")}
-    for row in rows("rank_heads", top=top):
-        place = places.get(key(row))
+
+def _most(row: Row) -> str:
+    where = positions(row["position_from"], row["position_to"])
+    return f"most at positions {where} and in {plain(row['workload'], 40)}"
+
+
+def _heads(ranked: Iterable[Row], located: dict[tuple[str, HeadKey], Row]) -> Iterable[Head]:
+    for row in ranked:
+        place = located.get(_key(row))
         yield Head(
             candidate=row["candidate"],
             tensor=row["tensor"],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import count, decibel, percent
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import decisive_finding, hypothetical_statement
-from kvtrace.report.wording import count, decibel, ended, percent
+from kvtrace.report.statements import decisive_finding, hypothetical_statement
+from kvtrace.report.wording import ended
 from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from pydantic import ConfigDict
 
 from kvtrace.findings.diagnose import HeadLoss, ScalesVerdict  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.findings.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.report.answer.model import Answer  # noqa: TC001
 from kvtrace.report.intervals import Intervals  # noqa: TC001
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 
 Tensor = Literal["k", "v"]
 
-REPORT_SCHEMA_VERSION: Final = "1.1"
+REPORT_SCHEMA_VERSION: Final = "1.2"
 _DOCUMENTED: Final = ConfigDict(use_attribute_docstrings=True)
 """The text under a field becomes its description in the published schema."""
 
@@ -267,6 +268,8 @@ class Report:
     created_at: float
     """Unix seconds."""
     kvtrace_version: str
+    answer: Answer
+    """The first screen; every output prints it. Since 1.2."""
     device: str
     sources: tuple[Source, ...]
     loaded: tuple[LoadedScales, ...]

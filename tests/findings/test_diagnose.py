@@ -20,9 +20,9 @@ from kvtrace.calibration.recipe import Recipe
 from kvtrace.candidates import standard_candidates
 from kvtrace.errors import SchemaVersionError
 from kvtrace.evaluation import ReplayRequest, replay
+from kvtrace.figures import percent
 from kvtrace.findings.diagnose import diagnose
 from kvtrace.findings.run.example import CLIPS, RunExample, Traffic, Where
-from kvtrace.findings.wording import percent
 from kvtrace.query import connect_with_views, run_sql
 from kvtrace.report.build import build_report
 from kvtrace.report.html.verdict import verdict_parts

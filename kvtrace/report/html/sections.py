@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace.figures import count, decibel, percent
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import candidate_statement, effect_statement
 from kvtrace.report.html.page import short_positions
 from kvtrace.report.html.verdict import verdict_parts
-from kvtrace.report.wording import count, decibel, percent
+from kvtrace.report.statements import candidate_statement, effect_statement
 from kvtrace.stats.fractions import MIN_REQUESTS
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.report.wording import decibel, padded, percent, positions
+from kvtrace.figures import decibel, percent, positions
+from kvtrace.report.wording import padded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

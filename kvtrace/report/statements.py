@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import count, number, percent, span
 from kvtrace.plain_text import plain
-from kvtrace.report.wording import count, number, percent, span
 from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:

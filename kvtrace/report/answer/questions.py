@@ -1,0 +1,44 @@
+"""The three questions that people come with, answered from the data that there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtrace.report.answer.model import Question, State
+
+if TYPE_CHECKING:
+    from kvtrace.findings.finding import Finding
+
+
+def three_questions(state: State, clips: str, first: Finding | None) -> tuple[Question, Question, Question]:
+    """Return the questions in their order.
+
+    clips: what the scales clip, in words. Without harm nothing ever says that it is *not* the scales.
+    """
+    return (
+        _scales(state, clips, first),
+        Question(
+            id="format",
+            question="Which cache format?",
+            answer="– not measured",
+            because="harm needs queries, which the trace does not hold",
+        ),
+        Question(
+            id="release",
+            question="May it go out?",
+            answer="– not decided",
+            because="needs a policy and checked answers",
+        ),
+    )
+
+
+def _scales(state: State, clips: str, first: Finding | None) -> Question:
+    if state in ("fault", "warning") and first is not None:
+        is_theirs = first.remedy != "elsewhere"
+        answer = "Yes" if is_theirs else "– not measured"
+        because = clips[0].lower() + clips[1:] if is_theirs else "the values were so before quantization"
+    elif state == "sound":
+        answer, because = "Nothing clips", "whether rounding does harm was not measured"
+    else:
+        answer, because = "– not measured", "too few requests" if state == "too few" else "nothing was judged"
+    return Question(id="scales", question="Is it the scales?", answer=answer, because=because)
