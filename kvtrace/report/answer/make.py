@@ -25,7 +25,7 @@ from kvtrace.report.answer.questions import three_questions
 from kvtrace.report.answer.words import RULES, head_name, headline_of, heads_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kvtrace.findings.diagnose import Diagnosis
     from kvtrace.findings.finding import Finding, Head
