@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from enum import StrEnum
@@ -49,6 +50,17 @@ class ReportFormat(StrEnum):
     html = "html"
 
 
+class Section(StrEnum):
+    """Sections of the text report, in their order."""
+
+    answer = "answer"
+    range_used = "range"
+    heads = "heads"
+    formats = "formats"
+    evidence = "evidence"
+    not_measured = "not-measured"
+
+
 def report(
     inputs: Annotated[
         list[Path], typer.Argument(metavar="TRACE|RUN", help="Traces, or one run.", show_default=False)
@@ -79,6 +91,10 @@ def report(
         typer.Option("--format", help="For people, for programs, for an incident document, a page."),
     ] = ReportFormat.text,
     as_json: JSON = False,
+    section: Annotated[
+        Section | None, typer.Option("--section", help="Of the text: this section alone.", show_default=False)
+    ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="The same as --section answer.")] = False,
     output: OUTPUT = None,
     plots: Annotated[
         Path | None,
@@ -97,6 +113,11 @@ def report(
     if as_json and output_format not in (ReportFormat.text, ReportFormat.json):
         raise InputError(f"--json and --format {output_format} contradict each other; give one of them")
     chosen = ReportFormat.json if as_json else output_format
+    part = Section.answer if brief else section
+    if part is not None and chosen is not ReportFormat.text:
+        raise InputError(
+            f"--section and --brief are of the text, and --format {chosen} was given; leave one out"
+        )
     if chosen is ReportFormat.html or plots is not None:
         require_extra("report", "report --format html or --plots", "altair", "jinja2", "vl_convert")
     from kvtrace.report.build import build_report
@@ -136,7 +157,7 @@ def report(
                 run = _replayed(request, intervals, Path(scratch) / "run")
         opened = open_run(run)
         built = build_report(opened, top=top, run_kept=is_run)
-        text = _rendered(built, opened, chosen)
+        text = _rendered(built, opened, chosen, part)
         if plots is not None:
             from kvtrace.report.plots import write_plots
 
@@ -144,7 +165,7 @@ def report(
     deliver(text, output, force=force)
 
 
-def _rendered(built: Report, run: Run, chosen: ReportFormat) -> str:
+def _rendered(built: Report, run: Run, chosen: ReportFormat, section: Section | None) -> str:
     if chosen is ReportFormat.json:
         from kvtrace.report.json import report_json
 
@@ -157,9 +178,10 @@ def _rendered(built: Report, run: Run, chosen: ReportFormat) -> str:
         from kvtrace.report.markdown import report_markdown
 
         return report_markdown(built)
+    from kvtrace.report.terminal.encoding import encodable
     from kvtrace.report.terminal.text import report_text
 
-    return report_text(built)
+    return encodable(report_text(built, section=section), sys.stdout.encoding)
 
 
 def _is_run(inputs: list[Path], for_traces: list[str]) -> bool:

@@ -34,7 +34,8 @@ def report_markdown(report: Report) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     answer = report.answer
-    yield f"## {SIGNS[answer.state]} {answer.state.upper()} · {answer.kind}: {_text(answer.headline, _MESSAGE)}"
+    state = f"{SIGNS[answer.state]} {answer.state.upper()} · {answer.kind}"
+    yield f"## {state}: {_text(answer.headline, _MESSAGE)}"
     yield ""
     yield from _bullet("Where", answer.where)
     yield from _bullet("Matters", answer.matters)

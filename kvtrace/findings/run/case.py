@@ -99,6 +99,7 @@ class Subject:
     written_otherwise: bool
     """Whether they are, but that engine wrote its cache in another way than the replay."""
     granularity: str | None
+    format: str | None
     artifact: str | None
     floor: float
     """Σ error² / Σ x² that rounding alone leaves in its format."""
@@ -160,6 +161,7 @@ class Case:
                 in_effect=row["kind"] == "effective" or row["candidate"] in same,
                 written_otherwise=otherwise and (row["kind"] == "effective" or row["candidate"] in same),
                 granularity=row["granularity"],
+                format=row["format"],
                 artifact=row["artifact"],
                 floor=row["floor"] or 0.0,
                 clips_from=_clips_from(row["engine"], row["format"]),

@@ -23,4 +23,5 @@ def action_of(case: Case, subject: Subject | None, first: Finding | None, *, is_
         return Action(text="" if first.command else first.action, command=first.command, until=until)
     if subject is None or is_served:
         return Action(text="Nothing needs to be done to the scales.", command=None, until=None)
-    return Action(text="Serve these scales with --kv-cache-dtype fp8.", command=None, until=None)
+    dtype = "fp8_e5m2" if subject.format == "e5m2" else "fp8"
+    return Action(text=f"Serve these scales with --kv-cache-dtype {dtype}.", command=None, until=None)
