@@ -54,7 +54,7 @@ def make_answer(case: Case, diagnosis: Diagnosis, places: Mapping[tuple[str, Hea
         matters=tuple(_matters(told)),
         action=action_of(case, told.subject, told.first, is_served=told.is_served),
         sure=_sure(told),
-        questions=three_questions(told.state, told.clips, told.first),
+        questions=three_questions(told.state, told.clips, told.first, is_served=told.is_served),
         compared=tuple(told.compared()),
         ruler=tuple(told.ruler()),
         not_measured=_NOT_MEASURED,
@@ -116,8 +116,9 @@ class _Told:
         if self.kind == "choice" and self.state == "sound":
             return f"Take {name}: {self.clips.lower()}, of {compared} scales compared"
         if self.first is None:
-            would = "cover" if self.is_served else "would cover"
-            return f"These scales {would} this traffic: {self.clips.lower()}"
+            who = ("Scale 1.0", "s") if self.subject.kind == "unit" else ("These scales", "")
+            covers = f"cover{who[1]}" if self.is_served else "would cover"
+            return f"{who[0]} {covers} this traffic: {self.clips.lower()}"
         if self.kind == "choice" and self.state != "too few":
             return f"None of {compared} scales fits; {name} loses least"
         return headline_of(self.first, num_heads=self.num_heads(self.first), is_what_if=not self.is_served)

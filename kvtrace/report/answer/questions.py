@@ -10,13 +10,15 @@ if TYPE_CHECKING:
     from kvtrace.findings.finding import Finding
 
 
-def three_questions(state: State, clips: str, first: Finding | None) -> tuple[Question, Question, Question]:
+def three_questions(
+    state: State, clips: str, first: Finding | None, *, is_served: bool
+) -> tuple[Question, Question, Question]:
     """Return the questions in their order.
 
-    clips: what the scales clip, in words. Without harm nothing ever says that it is *not* the scales.
+    clips: what the scales clip, in words. is_served: they ran. Without harm nothing says that it is *not* them.
     """
     return (
-        _scales(state, clips, first),
+        _scales(state, clips, first, is_served=is_served),
         Question(
             id="format",
             question="Which cache format?",
@@ -32,10 +34,11 @@ def three_questions(state: State, clips: str, first: Finding | None) -> tuple[Qu
     )
 
 
-def _scales(state: State, clips: str, first: Finding | None) -> Question:
+def _scales(state: State, clips: str, first: Finding | None, *, is_served: bool) -> Question:
     if state in ("fault", "warning") and first is not None:
         is_theirs = first.remedy != "elsewhere"
-        answer = "Yes" if is_theirs else "– not measured"
+        yes = "Yes" if is_served else "If served, yes"
+        answer = yes if is_theirs else "– not measured"
         because = clips[0].lower() + clips[1:] if is_theirs else "the values were so before quantization"
     elif state == "sound":
         answer, because = "Nothing clips", "whether rounding does harm was not measured"

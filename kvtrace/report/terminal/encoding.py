@@ -24,7 +24,7 @@ _IN_ASCII: Final = str.maketrans(
 
 
 def encodable(text: str, encoding: str) -> str:
-    """Return the text so that `encoding` can print it: as it is, or with ASCII for signs and `?` for the rest.
+    """Return the text as it is, or, where `encoding` cannot print it, with ASCII signs and `?` for the rest.
 
     >>> encodable("✓ 2.0 ×", "utf-8"), encodable("✓ 2.0 × é", "ascii")
     ('✓ 2.0 ×', 'ok 2.0 x ?')
