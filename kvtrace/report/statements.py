@@ -96,6 +96,8 @@ def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
     if candidate.engine:
         parts.append(f"{candidate.format} as {candidate.engine} writes it")
     text = ", ".join(parts) + "."
+    if candidate.kind == "online" and not candidate.hypothetical:
+        text += " It is what ran."
     for source in report.sources:
         scales = _comparable(report, source, candidate)
         if scales:
