@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "files": set(),
     "plain_text": set(),
     "not_visible": set(),
+    "figures": set(),
     "extras": {"errors"},
     "sample_size": set(),
     "capture": {"byte_text", "errors", "files", "plain_text", "sample_size", "trace", "version"},
@@ -47,6 +48,7 @@ MAY_IMPORT = {
     "stats": {"errors", "runs"},
     "gate": {"errors", "not_visible", "plain_text", "sample_size", "query", "stats", "runs"},
     "findings": {
+        "figures",
         "not_visible",
         "errors",
         "plain_text",
@@ -59,8 +61,19 @@ MAY_IMPORT = {
         "stats",
         "runs",
     },
-    "report": {"errors", "not_visible", "plain_text", "findings", "gate", "query", "stats", "runs", "trace"},
-    "report/scales": {"errors", "plain_text", "findings", "numerics", "report", "scales", "trace"},
+    "report": {
+        "errors",
+        "figures",
+        "not_visible",
+        "plain_text",
+        "findings",
+        "gate",
+        "query",
+        "stats",
+        "runs",
+        "trace",
+    },
+    "report/scales": {"errors", "figures", "plain_text", "findings", "numerics", "report", "scales", "trace"},
 }
 """Part of kvtrace → the other parts it may import. `commands`, `cli`, `api`, `schemas` and `reference` may
 import everything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,11 @@ def report(
         typer.Option("--format", help="For people, for programs, for an incident document, a page."),
     ] = "text",
     as_json: JSON = False,
+    section: Annotated[
+        Literal["answer", "range", "heads", "formats", "evidence", "not-measured"] | None,
+        typer.Option("--section", help="Of the text: this section alone.", show_default=False),
+    ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="The same as --section answer.")] = False,
     output: OUTPUT = None,
     plots: Annotated[
         Path | None,
@@ -62,6 +68,11 @@ def report(
     if as_json and output_format not in ("text", "json"):
         raise InputError(f"--json and --format {output_format} contradict each other; give one of them")
     chosen = "json" if as_json else output_format
+    part = "answer" if brief else section
+    if part is not None and chosen != "text":
+        raise InputError(
+            f"--section and --brief are of the text, and --format {chosen} was given; leave one out"
+        )
     if chosen == "html" or plots is not None:
         require_extra("report", "report --format html or --plots", "altair", "jinja2", "vl_convert")
     from kvtrace.report.build import build_report
@@ -88,7 +99,7 @@ def report(
                 run = _replayed(request, intervals, Path(scratch) / "run")
         opened = open_run(run)
         built = build_report(opened, top=top, run_kept=is_run)
-        text = _rendered(built, opened, chosen)
+        text = _rendered(built, opened, chosen, part)
         if plots is not None:
             from kvtrace.report.plots import write_plots
 
@@ -96,7 +107,7 @@ def report(
     deliver(text, output, force=force)
 
 
-def _rendered(built: Report, run: Run, chosen: str) -> str:
+def _rendered(built: Report, run: Run, chosen: str, section: str | None) -> str:
     if chosen == "json":
         from kvtrace.report.json import report_json
 
@@ -109,9 +120,10 @@ def _rendered(built: Report, run: Run, chosen: str) -> str:
         from kvtrace.report.markdown import report_markdown
 
         return report_markdown(built)
+    from kvtrace.report.terminal.encoding import encodable
     from kvtrace.report.terminal.text import report_text
 
-    return report_text(built)
+    return encodable(report_text(built, section=section), sys.stdout.encoding or "utf-8")
 
 
 def _is_run(inputs: list[Path], for_traces: list[str]) -> bool:

@@ -66,10 +66,6 @@ class Diagnosis:
 
     verdict: ScalesVerdict
     findings: tuple[Finding, ...]
-    losses: tuple[HeadLoss, ...]
-    """Of `losses_under`, by layer and head; empty where nothing valid was judged."""
-    losses_under: str | None
-    """The verdict's subject, or the first valid candidate."""
 
 
 def diagnose(run: Run) -> Diagnosis:
@@ -77,16 +73,22 @@ def diagnose(run: Run) -> Diagnosis:
 
     Raises IntegrityError: a file of it is damaged. SchemaVersionError: it holds a finding of a newer kvtrace.
     """
-    case = Case(run)
+    return diagnose_case(Case(run))
+
+
+def diagnose_case(case: Case) -> Diagnosis:
+    """Return the same of a run under diagnosis, whose answers to the rules can be asked again."""
     for one in findings_of(DIAGNOSED, case):  # one at a time: the last rule asks what the others found
         case.found.append(replace(one, remedy=one.remedy or _RULES[one.id].mended_by))
     in_effect = {subject.name for subject in case.subjects if subject.in_effect}
     ranked = sorted(_with_explanations(case), key=lambda one: _rank(one, in_effect))
     verdict = _verdict(case.subjects, ranked)
-    valid = [subject.name for subject in case.subjects if subject.is_valid]
-    under = verdict.subject if verdict.subject in valid else next(iter(valid), None)
-    losses = tuple(_loss(row) for row in case.whole_heads(under)) if under is not None else ()
-    return Diagnosis(verdict, tuple(ranked), losses, under)
+    return Diagnosis(verdict, tuple(ranked))
+
+
+def losses_under(case: Case, candidate: str) -> tuple[HeadLoss, ...]:
+    """Return what each head loses, by layer and head; nothing where the candidate is invalid."""
+    return tuple(_loss(row) for row in case.whole_heads(candidate))
 
 
 def _with_explanations(case: Case) -> list[Finding]:

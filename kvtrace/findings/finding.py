@@ -50,6 +50,8 @@ class Finding:
     """(layer, kv_head, tensor) concerned, worst first; empty: all, or only layers are known."""
     layers: tuple[int, ...] = ()
     """Layers concerned; empty: all."""
+    where: str = ""
+    """The workload, phase or positions in which it is the case, in a few words; empty: everywhere."""
     explained_by: tuple[str, ...] = ()
     """Ids of findings on the same scales that are this one's cause."""
     num_requests: int | None = None

@@ -27,6 +27,15 @@ InRun = Literal[
 ]
 
 
+About = Literal[
+    "drift",  # values left the range that the scales cover
+    "wrong scales",  # not those of this model, layer, head or tensor
+    "not loaded",  # the engine did not use them
+    "format",  # the number format or its granularity does not fit the values
+    "values",  # what is wrong was so before quantization
+]
+
+
 class Tier(IntEnum):
     """What a reader hears first among findings that are equally severe."""
 
@@ -77,12 +86,24 @@ class Rule(Generic[LookedAt, ExampleOf]):
     """Roles of the findings on the same scales that its findings can be the cause of."""
     accounts_for: Callable[[Finding, Finding, Case], bool] = same_place
     """(its finding, one of these roles, the run) → whether it is the cause."""
+    headline: str = ""
+    """What is the case in at most 12 words, with {tensors}, {heads} and {layers} of the finding; empty: its
+    findings never lead an answer."""
+    about: About | None = None
+    """What kind of trouble that is; None: by its role."""
+    what_if: str = ""
+    """The same of scales that did not run; empty: as `headline`."""
     mended_by: Remedy | None = None
     """What the action and the command of its findings do, unless a finding says another remedy."""
     is_about_what_ran: bool = False
     """It speaks of the captured engine even where its scales are not what ran."""
     in_run: InRun = "passed on"
     """What becomes of an artifact's rule in a replay."""
+
+    @property
+    def is_about(self) -> About:
+        """What kind of trouble it finds."""
+        return self.about or ("wrong scales" if self.role == "cause" else "drift")
 
     def tier_of(self, finding: Finding) -> Tier:
         """Return where one of its findings stands among equals."""

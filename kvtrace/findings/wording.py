@@ -16,24 +16,6 @@ if TYPE_CHECKING:
 _MOST_NAMED = 3
 
 
-def percent(share: float) -> str:
-    """Return a share as a percentage of three digits.
-
-    >>> percent(0.01234), percent(0.0), percent(1e-9)
-    ('1.23 %', '0 %', '<0.001 %')
-    """
-    return "<0.001 %" if 0 < share < 1e-5 else f"{share * 100:.3g} %"
-
-
-def times(ratio: float) -> str:
-    """Return a ratio.
-
-    >>> times(1.523), times(4096.0)
-    ('1.52 ×', '4,096 ×')
-    """
-    return f"{ratio:,.0f} ×" if ratio >= 100 else f"{ratio:.3g} ×"
-
-
 def some_heads(heads: Sequence[Head]) -> str:
     """Return the first heads by name.
 

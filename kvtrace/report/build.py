@@ -7,9 +7,13 @@ from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kvtrace.findings.diagnose import diagnose
+from kvtrace.figures import positions
+from kvtrace.findings.diagnose import diagnose_case, losses_under
+from kvtrace.findings.run.case import Case
 from kvtrace.not_visible import NOT_VISIBLE
+from kvtrace.plain_text import plain
 from kvtrace.query import connect_with_views, find_query, run_query
+from kvtrace.report.answer.make import make_answer
 from kvtrace.report.sections import (
     REPORT_SCHEMA_VERSION,
     CandidateSummary,
@@ -25,11 +29,11 @@ from kvtrace.report.sections import (
     Stratum,
     TensorTotals,
 )
-from kvtrace.report.wording import positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from kvtrace.findings.finding import Head as HeadKey
     from kvtrace.runs.open import Run
     from kvtrace.runs.record import SourceRecord
 
@@ -51,14 +55,17 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
     """
     with ThreadPoolExecutor(1, "kvtrace-diagnose") as beside:
         # On a connection of its own: its rules reckon in Python while DuckDB answers here.
-        diagnosed = beside.submit(diagnose, run)
-        answers = _answers(run, top)
+        case = Case(run)
+        diagnosed = beside.submit(diagnose_case, case)
+        answers, places = _answers(run, top)
         diagnosis = diagnosed.result()
+    answer = make_answer(case, diagnosis, places)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
         run=str(run.path) if run_kept else None,
         created_at=run.record.created_at,
         kvtrace_version=run.record.kvtrace_version,
+        answer=answer,
         device=run.record.device,
         sources=tuple(_source(source) for source in run.record.sources),
         top=top,
@@ -66,29 +73,37 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
         not_visible=NOT_VISIBLE,
         verdict=diagnosis.verdict,
         findings=diagnosis.findings,
-        losses=diagnosis.losses,
-        losses_under=diagnosis.losses_under,
+        losses=losses_under(case, answer.candidate) if answer.candidate else (),
+        losses_under=answer.candidate,
     )
 
 
-def _answers(run: Run, top: int) -> dict[str, tuple[Any, ...]]:
-    """Return what the queries say, by the report's fields; of a row a field takes the columns of its name."""
+def _answers(run: Run, top: int) -> tuple[dict[str, tuple[Any, ...]], dict[tuple[str, HeadKey], str]]:
+    """Return what the queries say, by the report's fields, and where each (candidate, head) clips most.
+
+    Of a row a field takes the columns of its name.
+    """
     connection = connect_with_views(run)
 
     def rows(name: str, **parameters: object) -> list[Row]:
         given = {key: str(value) for key, value in parameters.items()}
         return list(run_query(connection, find_query(name), given).records())
 
+    located = {_key(row): row for row in rows("locate_heads")}
+    places = {
+        (name, head): _most(row) for (name, head), row in located.items() if row["position_clipped_frac"]
+    }
     details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
-    return {
+    answers: dict[str, tuple[Any, ...]] = {
         "loaded": tuple(_loaded(rows("scale_audit"))),
         "candidates": tuple(_candidates(rows("compare_candidates"), details)),
-        "heads": tuple(_heads(rows, top)),
+        "heads": tuple(_heads(rows("rank_heads", top=top), located)),
         "positions": tuple(map(_stratum, rows("by_position"))),
         "workloads": tuple(map(_stratum, rows("by_workload"))),
         "sampling": tuple(_of(SamplingRules, row) for row in _records(connection, _SAMPLING)),
         "captured": tuple(_of(Captured, row) for row in rows("captured")),
     }
+    return answers, places
 
 
 def _records(connection: Any, sql: str) -> list[Row]:
@@ -162,13 +177,18 @@ def _candidates(compared: list[Row], details: dict[str, Row]) -> Iterable[Candid
         yield _of(CandidateSummary, rows[0] | details[name] | {"tensors": tensors})
 
 
-def _heads(rows: Callable[..., list[Row]], top: int) -> Iterable[Head]:
-    def key(row: Row) -> tuple[str, str, int, int]:
-        return row["candidate"], row["tensor"], row["layer"], row["kv_head"]
+def _key(row: Row) -> tuple[str, HeadKey]:
+    return row["candidate"], (row["layer"], row["kv_head"], row["tensor"])
 
-    places = {key(row): row for row in rows("locate_heads")}
-    for row in rows("rank_heads", top=top):
-        place = places.get(key(row))
+
+def _most(row: Row) -> str:
+    where = positions(row["position_from"], row["position_to"])
+    return f"most at positions {where} and in {plain(row['workload'], 40)}"
+
+
+def _heads(ranked: Iterable[Row], located: dict[tuple[str, HeadKey], Row]) -> Iterable[Head]:
+    for row in ranked:
+        place = located.get(_key(row))
         where = {
             "worst_positions": place
             and _place(place, "position", positions(place["position_from"], place["position_to"])),

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import decibel, percent
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import (
-    captured_amount,
-    captured_requests,
-    decisive_finding,
-    hypothetical_statement,
-)
-from kvtrace.report.wording import decibel, ended, minute, percent
+from kvtrace.report.answer.model import SIGNS
+from kvtrace.report.statements import captured_amount
+from kvtrace.report.wording import ended, minute
 from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from kvtrace.findings.finding import Finding
+    from kvtrace.report.answer.model import Answer
     from kvtrace.report.sections import Report
 
 MAX_LINES: Final = 40
-_MOST_FOUND: Final = 6
 _MOST_CANDIDATES: Final = 6
 _NAME: Final = 40
 _MESSAGE: Final = 1_000
@@ -30,53 +26,52 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def report_markdown(report: Report) -> str:
-    """Return the verdict, the findings, the candidates and the coverage."""
+    """Return the answer, the three questions, the scales compared and what it rests on."""
     lines = list(_lines(report))
     assert len(lines) <= MAX_LINES, "every part has a limit of its own"
     return "\n".join(lines) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
-    told = [one for one in report.findings if one.severity != "note"]
-    notes = [one for one in report.findings if one.severity == "note"]
-    first = decisive_finding(report)
-    yield f"## FP8 KV-cache scales: {report.verdict.status}"
+    answer = report.answer
+    state = f"{SIGNS[answer.state]} {answer.state.upper()} · {answer.kind}"
+    yield f"## {state}: {_text(answer.headline, _MESSAGE)}"
     yield ""
-    hypothetical = hypothetical_statement(report, first) if first is not None else ""
-    yield f"{ended(_text(report.verdict.headline, _MESSAGE))} {_text(hypothetical, _MESSAGE)}".rstrip()
+    yield from _bullet("Where", answer.where)
+    yield from _bullet("Matters", answer.matters)
+    yield from _bullet("How sure", (f"{answer.sure.level}: {answer.sure.text}",))
     yield ""
-    if first is not None:
-        yield f"**Do:** {ended(_text(first.action, _MESSAGE))}"
-        yield ""
-        if first.command is not None:
-            yield from ("```sh", plain(first.command, 4_000).replace("```", "` ` `"), "```", "")
-    yield from _sources(report)
+    yield from _action(answer)
+    yield "| question | answer | because |"
+    yield "|---|---|---|"
+    for one in answer.questions:
+        yield f"| {one.question} | {_text(one.answer, _NAME)} | {_text(one.because, _MESSAGE)} |"
     yield ""
-    if told:
-        yield "| severity | finding | scales | confidence | requests |"
-        yield "|---|---|---|---|---|"
-        yield from (_row(one) for one in told[:_MOST_FOUND])
-        if len(told) > _MOST_FOUND:
-            yield f"| | {len(told) - _MOST_FOUND} more in `--format json` | | | |"
-        yield ""
     yield from _candidates(report)
     yield ""
-    coverage = next((one for one in notes if one.id == "coverage"), None)
-    if coverage is not None:
-        yield f"Coverage: {_text(coverage.message, _MESSAGE)}."
-    yield (
-        f"Shares of vectors are estimates for the traffic from {captured_requests(report)}; sums of error "
-        f"are of the captured values. Not visible in a replay: {', '.join(report.not_visible)}."
-    )
-    if first is not None:
-        yield ""
-        yield "Evidence:"
-        yield "```sql"
-        yield plain(" ".join(first.sql.split()), 2_000).replace("```", "` ` `")
-        yield "```"
+    yield _evidence(report)
+    yield ""
+    lacking = "; ".join(f"{one.what}: {one.why}" for one in answer.not_measured)
+    yield f"Not measured: {_text(lacking, _MESSAGE)}. No replay shows {', '.join(report.not_visible)}."
 
 
-def _sources(report: Report) -> Iterator[str]:
+def _bullet(name: str, sentences: Sequence[str]) -> Iterator[str]:
+    if sentences:
+        yield f"- **{name}:** {ended(_text('; '.join(sentences), _MESSAGE))}"
+
+
+def _action(answer: Answer) -> Iterator[str]:
+    action = answer.action
+    said = [_text(action.text, _MESSAGE)] if action.text else []
+    if action.until:
+        said.append(f"Until that is served, serve {_text(action.until, _MESSAGE)}.")
+    yield f"**Do now.** {' '.join(said)}".rstrip()
+    yield ""
+    if action.command is not None:
+        yield from ("```sh", plain(action.command, 4_000).replace("```", "` ` `"), "```", "")
+
+
+def _evidence(report: Report) -> str:
     named = []
     for source in report.sources[:3]:
         captured = minute(source.captured_at)
@@ -90,35 +85,35 @@ def _sources(report: Report) -> Iterator[str]:
             f"{_text(source.engine_version, 20)}, {captured}, {effect}, trace {source.trace_sha256[:12]})"
         )
     more = f" and {len(report.sources) - 3} more" if len(report.sources) > 3 else ""
-    yield (
-        f"Traces: {'; '.join(named)}{more}; {captured_amount(report)}; kvtrace "
-        f"{_text(report.kvtrace_version, 20)}"
+    return (
+        f"Evidence: {captured_amount(report)} in {'; '.join(named)}{more}; kvtrace "
+        f"{_text(report.kvtrace_version, 20)}."
     )
 
 
-def _row(one: Finding) -> str:
-    scales = _text(one.candidate, _NAME) if one.candidate else "the trace"
-    cause = f", explained by {', '.join(one.explained_by)}" if one.explained_by else ""
-    requests = f"{one.num_requests:,}" if one.num_requests is not None else ""
-    finding = f"**{one.id}**{cause}: {_text(one.message, 160)}"
-    return f"| {one.severity} | {finding} | {scales} | {one.confidence} | {requests} |"
-
-
 def _candidates(report: Report) -> Iterator[str]:
-    yield "| scales | K clipped | V clipped | K SQNR | V SQNR |"
-    yield "|---|---|---|---|---|"
-    scored = [one for one in report.candidates if one.kind != "bf16"]
-    for candidate in scored[:_MOST_CANDIDATES]:
-        name = _text(candidate.candidate, _NAME)
-        if candidate.status == "invalid":
-            yield f"| {name} | invalid | {_text(candidate.reason or 'no reason recorded', 200)} | | |"
+    """Yield the scales compared, the answer's first; then what quantizes without given scales."""
+    states = {one.candidate: one for one in report.answer.compared}
+    known = {one.candidate: one for one in report.candidates}
+    others = [
+        one.candidate for one in report.candidates if one.kind != "bf16" and one.candidate not in states
+    ]
+    named = [*states, *others]
+    yield "| | scales | K clipped | V clipped | K SQNR | V SQNR |"
+    yield "|---|---|--:|--:|--:|--:|"
+    for name in named[:_MOST_CANDIDATES]:
+        sign = SIGNS[states[name].state] if name in states else ""
+        shown = f"**{_text(name, _NAME)}**" if name == report.answer.candidate else _text(name, _NAME)
+        of = {total.tensor: total.measured for total in known[name].tensors}
+        if not of:
+            reason = known[name].reason or "no reason recorded"
+            yield f"| {sign} | {shown} | {_text(reason, 200)} | | | |"
             continue
-        of = {total.tensor: total.measured for total in candidate.tensors}
         clipped = [percent(of[tensor].clipped_frac) if tensor in of else "–" for tensor in ("k", "v")]
         sqnr = [decibel(of[tensor].sqnr_db) if tensor in of else "–" for tensor in ("k", "v")]
-        yield f"| {' | '.join([name, *clipped, *sqnr])} |"
-    if len(scored) > _MOST_CANDIDATES:
-        yield f"| {len(scored) - _MOST_CANDIDATES} more in `--format json` | | | | |"
+        yield f"| {' | '.join([sign, shown, *clipped, *sqnr])} |"
+    if len(named) > _MOST_CANDIDATES:
+        yield f"| | {len(named) - _MOST_CANDIDATES} more in `--format json` | | | | |"
 
 
 def _text(text: str, limit: int) -> str:

@@ -13,12 +13,13 @@ from pydantic import ConfigDict
 
 from kvtrace.findings.diagnose import HeadLoss, ScalesVerdict  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.findings.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.report.answer.model import Answer  # noqa: TC001
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 
 Tensor = Literal["k", "v"]
 _Kind = TypeVar("_Kind")
 
-REPORT_SCHEMA_VERSION: Final = "1.1"
+REPORT_SCHEMA_VERSION: Final = "1.2"
 
 
 @dataclass_transform(frozen_default=True)
@@ -268,6 +269,8 @@ class Report:
     created_at: float
     """Unix seconds."""
     kvtrace_version: str
+    answer: Answer
+    """The first screen; every output prints it. Since 1.2."""
     device: str
     sources: tuple[Source, ...]
     loaded: tuple[LoadedScales, ...]

@@ -1,4 +1,4 @@
-"""Numbers and names as a report prints them: short, plain, and never zero for something that is not."""
+"""Sentences and names as a terminal shows them."""
 
 from __future__ import annotations
 
@@ -12,72 +12,6 @@ from kvtrace.plain_text import plain
 WIDTH: Final = 80
 _WORD: Final = re.compile(r"--[a-z-]+ \w\S*|\S+(?: [%×](?!\S*\w)\S*)?")
 """A flag keeps its value beside it, a number its unit, and that its comma or bracket."""
-_LEAST_SHOWN: Final = 1e-5
-_TWO_DIGITS_BELOW: Final = 1e-4
-_MOST_SHOWN: Final = 0.999
-
-
-def percent(share: float | None) -> str:
-    """Return a share as a percentage of at most 8 characters; a tiny one is not rounded to zero, nor a large
-    one to 100.
-
-    >>> [percent(x) for x in (None, 0.0, 1e-7, 0.0000123, 0.000123, 0.0714, 0.99996, 1.0)]
-    ['–', '0', '<0.001 %', '0.0012 %', '0.0123 %', '7.14 %', '>99.9 %', '100 %']
-    """
-    if share is None:
-        return "–"
-    if share == 0:
-        return "0"
-    if share < _LEAST_SHOWN:
-        return "<0.001 %"
-    if _MOST_SHOWN < share < 1:
-        return ">99.9 %"
-    return f"{share * 100:.{2 if share < _TWO_DIGITS_BELOW else 3}g} %"
-
-
-def decibel(value: float | None) -> str:
-    """Return dB with one decimal.
-
-    >>> decibel(31.987), decibel(None)
-    ('32.0', '–')
-    """
-    return "–" if value is None else f"{value:.1f}"
-
-
-def number(value: float | None) -> str:
-    """Return a scale or magnitude with four digits.
-
-    >>> number(0.0123456), number(None)
-    ('0.01235', '–')
-    """
-    return "–" if value is None else f"{value:.4g}"
-
-
-def span(least: float | None, largest: float | None) -> str:
-    """Return a range of scales.
-
-    >>> span(0.5, 0.5), span(0.25, 2.0)
-    ('0.5', '0.25 to 2')
-    """
-    return number(least) if least == largest else f"{number(least)} to {number(largest)}"
-
-
-def positions(first: int, last: int) -> str:
-    """Return a range of positions.
-
-    >>> positions(1024, 2047)
-    '1,024–2,047'
-    """
-    return f"{first:,}–{last:,}"
-
-
-def count(amount: int, noun: str) -> str:
-    """Return an amount of something.
-
-    >>> count(1, "head"), count(1200, "head")
-    ('1 head', '1,200 heads')
-    """
-    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
 def minute(unix_seconds: float) -> str:

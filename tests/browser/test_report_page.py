@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from support.browser_visit import SCREENSHOTS, RefusingProxy
 from support.hostile_run import IMAGE, LONG, SCRIPT
 
-from kvtrace.report.wording import decibel, number, percent
+from kvtrace.figures import decibel, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,8 +23,8 @@ from kvtrace.candidates import (
 from kvtrace.candidates.captured import captured_setup
 from kvtrace.errors import NoValidCandidateError
 from kvtrace.evaluation import ReplayRequest, replay
-from kvtrace.report.answer import candidate_answer
 from kvtrace.report.build import build_report
+from kvtrace.report.statements import candidate_answer
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace

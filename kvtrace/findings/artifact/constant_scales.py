@@ -54,6 +54,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="constant-scales",
+    headline="Every scale is the same constant",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

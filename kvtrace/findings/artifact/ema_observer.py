@@ -50,6 +50,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="ema-observer",
+    headline="An averaging observer left the scales too narrow",
     role="cause",
     tier=Tier.place,
     explains=("symptom",),

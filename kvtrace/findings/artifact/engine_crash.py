@@ -29,6 +29,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="engine-crash",
+    headline="The engine does not start with these scales",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

@@ -106,6 +106,7 @@ def _best_order(cost: NDArray[np.float64]) -> NDArray[np.int64]:
 
 RULE: Final = ArtifactRule(
     id="heads-permuted",
+    headline="The scales are stored for the wrong heads",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

@@ -51,6 +51,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="inverse-scales",
+    headline="The scales are stored inverted",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

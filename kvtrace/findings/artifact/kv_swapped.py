@@ -60,6 +60,7 @@ def _misfit(log_ratio: NDArray[np.float64]) -> float:
 
 RULE: Final = ArtifactRule(
     id="kv-swapped",
+    headline="K and V scales are swapped",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

@@ -64,6 +64,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="merged-kv",
+    headline="One merged scale serves both K and V",
     role="cause",
     tier=Tier.place,
     explains=("symptom",),

@@ -49,6 +49,7 @@ def _what_happens(context: AuditContext, layers: list[int]) -> str:
 
 RULE: Final = ArtifactRule(
     id="missing-layers",
+    headline="No scale is shipped for {layers}",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

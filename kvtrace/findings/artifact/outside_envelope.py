@@ -109,6 +109,7 @@ def _tokens_of_workload(trace: Trace) -> Counter[str]:
 
 RULE: Final = ArtifactRule(
     id="outside-envelope",
+    headline="This traffic is not what was calibrated on",
     role="circumstance",
     tier=Tier.circumstance,
     mended_by="recalibrate",

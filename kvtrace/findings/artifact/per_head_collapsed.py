@@ -70,6 +70,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="per-head-collapsed",
+    headline="The engine uses one scale for all heads of a layer",
+    about="format",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

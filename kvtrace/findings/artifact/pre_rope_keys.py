@@ -64,6 +64,7 @@ def _in_keys_of_the_layers(cause: Finding, symptom: Finding, case: Case) -> bool
 
 RULE: Final = ArtifactRule(
     id="pre-rope-keys",
+    headline="K scales fit keys before rotary embedding, not after it",
     role="cause",
     tier=Tier.place,
     explains=("symptom",),

@@ -62,6 +62,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="short-calibration",
+    headline="The calibration was shorter than this traffic",
     role="circumstance",
     tier=Tier.circumstance,
     mended_by="recalibrate",

@@ -43,6 +43,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="silent-default",
+    headline="The engine uses 1.0 without saying so in {layers}",
+    about="not loaded",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

@@ -73,6 +73,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="stale-artifact",
+    headline="The scales are not of this model's state",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

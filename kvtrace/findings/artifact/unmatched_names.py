@@ -47,6 +47,8 @@ def _why(context: AuditContext) -> str:
 
 RULE: Final = ArtifactRule(
     id="unmatched-names",
+    headline="The engine drops scales whose names it does not know",
+    about="not loaded",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

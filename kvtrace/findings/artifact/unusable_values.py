@@ -40,6 +40,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="unusable-values",
+    headline="Some stored scales are no finite positive number",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

@@ -51,6 +51,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 CHANGED: Final = ArtifactRule(
     id="weights-changed",
+    headline="The weights changed after the calibration",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

@@ -36,6 +36,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="wrong-model",
+    headline="These scales belong to another model",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

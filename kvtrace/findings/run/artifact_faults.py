@@ -123,6 +123,7 @@ def _repeated(case: Case, subject: Subject, row: Row) -> Finding:
 
 RULE: Final = RunRule(
     id="invalid-artifact",
+    headline="These scales cannot be used as asked",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

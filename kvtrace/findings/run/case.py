@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from kvtrace.numerics.engines import ENGINES
+from kvtrace.numerics.formats import FORMATS
 from kvtrace.query import connect_with_views
 
 if TYPE_CHECKING:
@@ -97,9 +99,14 @@ class Subject:
     written_otherwise: bool
     """Whether they are, but that engine wrote its cache in another way than the replay."""
     granularity: str | None
+    engine: str | None
+    """Whose numerics the replay used."""
+    format: str | None
     artifact: str | None
     floor: float
     """Σ error² / Σ x² that rounding alone leaves in its format."""
+    clips_from: float
+    """Largest magnitude over covered one beyond which values are clipped; up to it they become MAX."""
 
     @property
     def is_valid(self) -> bool:
@@ -156,8 +163,11 @@ class Case:
                 in_effect=row["kind"] == "effective" or row["candidate"] in same,
                 written_otherwise=otherwise and (row["kind"] == "effective" or row["candidate"] in same),
                 granularity=row["granularity"],
+                engine=row["engine"],
+                format=row["format"],
                 artifact=row["artifact"],
                 floor=row["floor"] or 0.0,
+                clips_from=_clips_from(row["engine"], row["format"]),
             )
             for row in found
             if row["kind"] in wanted and not (row["kind"] == "effective" and same)
@@ -200,6 +210,13 @@ class Case:
             return found
 
         return self.once(what, "", grouped)
+
+
+def _clips_from(engine: str | None, name: str | None) -> float:
+    if engine not in ENGINES or name not in FORMATS:
+        return 1.0
+    threshold = FORMATS[name].clip_threshold(ENGINES[engine].rounding)
+    return threshold / FORMATS[name].max_value
 
 
 def stratum_of(row: Row) -> tuple[str | None, str | None, int | None]:

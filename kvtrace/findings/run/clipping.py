@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import percent, times
 from kvtrace.findings.finding import Finding, confidence_of
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import Row, bound, stratum_of
 from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
 from kvtrace.findings.run.own_dtype import without_fp8
-from kvtrace.findings.wording import percent, recalibrate_command, skip_layers_flag, some_heads, times
+from kvtrace.findings.wording import recalibrate_command, skip_layers_flag, some_heads
 from kvtrace.plain_text import plain
 from kvtrace.stats.fractions import fraction_intervals, request_sums
 
@@ -174,6 +175,7 @@ def _finding(case: Case, subject: Subject, tensor: str, clipping: Sequence[Clipp
         evidence=tuple(rows[:_SHOWN]),
         sql=sql,
         heads=heads,
+        where=clipping[0].where.strip(),
         layers=tuple(sorted({layer for layer, _, _ in heads})),
         num_requests=requests,
         impact=clipping[0].worst,
@@ -205,6 +207,8 @@ def _action(case: Case, subject: Subject, heads: Sequence[Head], beyond: float, 
 
 K_CLIPS: Final = RunRule(
     id="k-clips",
+    headline="The scales do not cover {tensors} in {heads}",
+    what_if="These scales would clip {tensors} in {heads}",
     role="symptom",
     tier=Tier.symptom,
     mended_by="recalibrate",
@@ -220,6 +224,8 @@ K_CLIPS: Final = RunRule(
 
 V_CLIPS: Final = RunRule(
     id="v-clips",
+    headline="The scales do not cover {tensors} in {heads}",
+    what_if="These scales would clip {tensors} in {heads}",
     role="symptom",
     tier=Tier.symptom,
     mended_by="recalibrate",

@@ -81,6 +81,7 @@ def _tier_of(finding: Finding) -> Tier:
 
 RULE: Final = RunRule(
     id="coverage",
+    headline="Too few requests to tell",
     role="note",
     tier=_tier_of,
     mended_by="capture",

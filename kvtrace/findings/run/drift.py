@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kvtrace.figures import percent
 from kvtrace.findings.finding import Finding, confidence_of
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
@@ -18,7 +19,7 @@ from kvtrace.findings.run.clipping import K_CLIPS, V_CLIPS, clipping_heads
 from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Traffic, Where
 from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.strata_split import ClippedUnits, Drift, Located, Split, locate
-from kvtrace.findings.wording import percent, recalibrate_command, some_heads, tensors_of
+from kvtrace.findings.wording import recalibrate_command, some_heads, tensors_of
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def _finding(case: Case, subject: Subject, drifts: Sequence[Drift]) -> Finding:
         evidence=tuple(case.rows(sql, 20)),
         sql=sql,
         heads=heads,
+        where=_words(split),
         layers=tuple(sorted({layer for layer, _, _ in heads})),
         num_requests=first.num_requests,
         impact=max(drift.inside_frac * drift.share for drift in drifts),
@@ -194,6 +196,8 @@ def _rule(name: str, traffic: tuple[Traffic, ...], where: Where) -> RunRule:
     head = (0, 0, "k")
     return RunRule(
         id=name,
+        headline="The scales no longer cover {tensors} in {heads}",
+        what_if="These scales would clip {tensors} in {heads}",
         role="drift",
         tier=Tier.place,
         explains=("symptom",),

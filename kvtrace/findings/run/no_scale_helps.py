@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import percent
 from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
 from kvtrace.findings.run.underflow import evidence_sql, losing_heads
-from kvtrace.findings.wording import percent, skip_layers_flag, some_heads
+from kvtrace.findings.wording import skip_layers_flag, some_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,8 @@ def check(case: Case) -> Iterator[Finding]:
 
 RULE: Final = RunRule(
     id="no-scale-helps",
+    headline="No single scale fits the values of {heads}",
+    about="format",
     role="symptom",
     tier=Tier.head,
     mended_by="leave layers",

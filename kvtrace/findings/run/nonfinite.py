@@ -50,6 +50,8 @@ def check(case: Case) -> Iterator[Finding]:
 
 RULE: Final = RunRule(
     id="nonfinite-values",
+    headline="Values are NaN or infinite before any quantization",
+    about="values",
     role="cause",
     tier=Tier.fault,
     mended_by="elsewhere",

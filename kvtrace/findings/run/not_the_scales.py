@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import percent, times
 from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
@@ -11,7 +12,6 @@ from kvtrace.findings.run.clipping import HEAD_LIMIT, OCTAVE_LIMIT, WORKLOAD_OR_
 from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
 from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.underflow import FLUSHED_LIMIT, FLUSHED_LIMIT_WITH_ERROR
-from kvtrace.findings.wording import percent, times
 from kvtrace.not_visible import not_visible
 
 if TYPE_CHECKING:

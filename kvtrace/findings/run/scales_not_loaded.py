@@ -140,6 +140,8 @@ def _span(layers: Sequence[int]) -> str:
 
 RULE: Final = RunRule(
     id="scales-not-loaded",
+    headline="The engine did not use these scales in {layers}",
+    about="not loaded",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

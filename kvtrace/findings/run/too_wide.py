@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import percent, times
 from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
 from kvtrace.findings.run.underflow import evidence_sql, losing_heads
-from kvtrace.findings.wording import percent, recalibrate_command, some_heads, times
+from kvtrace.findings.wording import recalibrate_command, some_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,8 @@ def check(case: Case) -> Iterator[Finding]:
 
 RULE: Final = RunRule(
     id="too-wide",
+    headline="The scales of {heads} are too wide",
+    about="format",
     role="symptom",
     tier=Tier.head,
     mended_by="recalibrate",

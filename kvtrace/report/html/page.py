@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kvtrace.figures import positions
 from kvtrace.plain_text import plain
 from kvtrace.report.charts.absmax_bands import absmax_bands
 from kvtrace.report.charts.before_after import before_after
@@ -17,7 +18,6 @@ from kvtrace.report.charts.scales import scales_by_layer
 from kvtrace.report.charts.theme import DARK, LIGHT, chart_config
 from kvtrace.report.html.arrays import pack_counts, pack_decibels, pack_exact, pack_shares
 from kvtrace.report.html.tables import BANDS
-from kvtrace.report.wording import positions
 from kvtrace.stats.fractions import MIN_REQUESTS
 
 if TYPE_CHECKING:

@@ -6,17 +6,18 @@ import json
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace.figures import decibel, percent
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import (
+from kvtrace.report.html.page import short_positions
+from kvtrace.report.html.verdict import verdict_parts
+from kvtrace.report.statements import (
     candidate_statement,
     captured_amount,
     effect_statement,
     rounding_floors,
     sampling_rules,
 )
-from kvtrace.report.html.page import short_positions
-from kvtrace.report.html.verdict import verdict_parts
-from kvtrace.report.wording import decibel, minute, percent
+from kvtrace.report.wording import minute
 from kvtrace.stats.fractions import MIN_REQUESTS
 
 if TYPE_CHECKING:

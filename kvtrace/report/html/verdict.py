@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace.figures import count
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import candidate_answer, decisive_finding, hypothetical_statement
-from kvtrace.report.wording import count
+from kvtrace.report.statements import candidate_answer, decisive_finding, hypothetical_statement
 
 if TYPE_CHECKING:
     from kvtrace.findings.finding import Finding

@@ -6,16 +6,19 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
-from kvtrace.report.answer import (
-    candidate_answer,
+from kvtrace.report.answer.model import SIGNS
+from kvtrace.report.statements import (
     candidate_statement,
     captured_amount,
     effect_statement,
     rounding_floors,
     sampling_rules,
 )
+from kvtrace.report.terminal.answer import answer_lines
+from kvtrace.report.terminal.findings import finding_lines
+from kvtrace.report.terminal.heat_map import heat_map_lines
+from kvtrace.report.terminal.range_used import range_used_lines
 from kvtrace.report.terminal.tables import candidate_table, captured_table, head_table, stratum_table
-from kvtrace.report.terminal.verdict import finding_lines, heat_map_lines, verdict_lines
 from kvtrace.report.wording import columns, cut, minute, padded, paragraph
 
 if TYPE_CHECKING:
@@ -24,43 +27,71 @@ if TYPE_CHECKING:
     from kvtrace.report.sections import CandidateSummary, Report, Source
 
 _LONGEST_NAME: Final = 20
-_MOST_DETAILED: Final = 1
-"""Candidates whose heads and places are listed, the verdict's first; the tables before them have all."""
 
 
-def report_text(report: Report) -> str:
-    """Return the report as text."""
-    return "\n".join(_lines(report)) + "\n"
+SECTIONS: Final = ("answer", "range", "heads", "formats", "evidence", "not-measured")
+"""Names of the sections, in their order."""
 
 
-def _lines(report: Report) -> Iterator[str]:
+def report_text(report: Report, *, section: str | None = None) -> str:
+    """Return the report as text. section: one of SECTIONS, which is then all; None: all of them."""
+    printed = {
+        "answer": _answer,
+        "range": _range,
+        "heads": _heads,
+        "formats": _formats,
+        "evidence": _evidence,
+        "not-measured": _not_measured,
+    }
+    chosen = SECTIONS if section is None else (section,)
+    parts = ["\n".join(printed[name](report)) for name in chosen]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _answer(report: Report) -> Iterator[str]:
     yield from _title(report)
-    yield from ("", "VERDICT")
-    yield from verdict_lines(report)
-    yield from ("", "WHAT RAN")
-    yield from _named((source.name, _what_ran(report, source)) for source in report.sources)
-    yield from ("", "WHICH HEADS LEAVE THE RANGE")
-    yield from _named((one.candidate, candidate_answer(report, one)) for one in report.candidates)
-    yield from heat_map_lines(report)
-    yield from ("", "WHAT WAS FOUND   ranked; the SQL of each is in --format json")
-    yield from finding_lines(report)
-    yield from ("", "WHAT IS COMPARED")
-    yield from _named((one.candidate, candidate_statement(report, one)) for one in report.candidates)
-    yield from ("", "CANDIDATES SIDE BY SIDE   shares of values; SQNR in dB, higher is better")
+    yield ""
+    yield from answer_lines(report.answer)
+
+
+def _range(report: Report) -> Iterator[str]:
+    if report.answer.ruler:
+        yield "RANGE USED   the largest value against what the scales cover; clipped from |"
+        yield from range_used_lines(report.answer)
+
+
+def _heads(report: Report) -> Iterator[str]:
+    if report.losses:
+        yield "HEADS"
+        yield from heat_map_lines(report)
+        yield from _details(report)
+
+
+def _formats(report: Report) -> Iterator[str]:
+    yield "FORMATS   shares of values; SQNR in dB, higher is better"
     yield from candidate_table(report.candidates)
+    signed = ((one.candidate, f"{SIGNS[one.state]} {plain(one.text, 400)}") for one in report.answer.compared)
+    yield from _named(signed)
     yield from _reading_help(report)
-    yield from _details(report)
-    yield from ("", "WHAT WAS CAPTURED")
+
+
+def _evidence(report: Report) -> Iterator[str]:
+    yield "EVIDENCE"
+    yield from _named((source.name, _what_ran(report, source)) for source in report.sources)
+    yield from _named((one.candidate, candidate_statement(report, one)) for one in report.candidates)
     for sentence in sampling_rules(report, 24):
         yield from paragraph(sentence)
     yield from captured_table(report.captured)
-    yield from ("", "NOT VISIBLE HERE")
-    yield from paragraph(
-        f"This replays captured K and V. It cannot show {', '.join(report.not_visible)}. Shares are of "
-        "captured tokens, which come in requests: a few requests say little, however many tokens they have."
-    )
-    yield from ("", "ASK FURTHER")
+    yield from ("", "  found, ranked; the SQL of each is in --format json")
+    yield from finding_lines(report)
+    yield ""
     yield from _next_steps(report)
+
+
+def _not_measured(report: Report) -> Iterator[str]:
+    yield "NOT MEASURED"
+    yield from _named((one.what, one.why) for one in report.answer.not_measured)
+    yield from paragraph(f"No replay of K and V shows {', '.join(report.not_visible)}.")
 
 
 def _title(report: Report) -> Iterator[str]:
@@ -101,24 +132,21 @@ def _reading_help(report: Report) -> Iterator[str]:
 
 
 def _details(report: Report) -> Iterator[str]:
-    """Heads and places of the candidates that clip, the verdict's first, then the worst."""
-    clipping = [one for one in report.candidates if _worst_share(one) > 0]
-    ranked = sorted(clipping, key=lambda one: (one.candidate != report.verdict.subject, -_worst_share(one)))
-    for candidate in ranked[:_MOST_DETAILED]:
-        name = cut(candidate.candidate, _LONGEST_NAME)
-        yield from ("", f"HEADS OUT OF RANGE under {name}   worst first, K and V apart")
-        heads = [head for head in report.heads if head.candidate == candidate.candidate]
-        yield from head_table(heads, report.top)
-        yield from ("", f"WHERE VALUES ARE CLIPPED under {name}   share of values")
-        yield from stratum_table([x for x in report.positions if x.candidate == candidate.candidate])
-        yield from stratum_table([x for x in report.workloads if x.candidate == candidate.candidate])
-    if len(ranked) > _MOST_DETAILED:
-        hidden = ", ".join(plain(one.candidate, 24) for one in ranked[_MOST_DETAILED:])
-        yield ""
-        yield from paragraph(f"Left out here, in --format json and for kvtrace query: {hidden}.")
+    """Yield the heads and places that clip under the scales of the answer."""
+    found = [one for one in report.candidates if one.candidate == report.answer.candidate]
+    if not found or not _largest_share(found[0]):
+        return
+    name = cut(found[0].candidate, _LONGEST_NAME)
+    yield ""
+    yield from paragraph(f"out of range under {name}, most first, K and V apart")
+    yield from head_table([head for head in report.heads if head.candidate == found[0].candidate], report.top)
+    yield ""
+    yield from paragraph(f"where values are clipped under {name}, share of values")
+    for strata in (report.positions, report.workloads):
+        yield from stratum_table([one for one in strata if one.candidate == found[0].candidate])
 
 
-def _worst_share(candidate: CandidateSummary) -> float:
+def _largest_share(candidate: CandidateSummary) -> float:
     return max((total.worst_clipped_frac or 0 for total in candidate.tensors), default=0)
 
 

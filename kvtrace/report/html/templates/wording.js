@@ -1,10 +1,16 @@
-// Numbers as the text report prints them (`wording.py`); a browser test holds the two together.
+// Numbers as the text report prints them (`figures.py`); a browser test holds the two together.
 function percent(share) {
   if (share === null || Number.isNaN(share)) return "–";
   if (share === 0) return "0";
   if (share < 1e-5) return "<0.001 %";
   if (share > 0.999 && share < 1) return ">99.9 %";
-  return `${rounded(share * 100, share < 1e-4 ? 2 : 3)} %`;
+  if (share > 0.99 && share < 1) return `${rounded(share * 100, 3).toFixed(1)} %`;
+  return `${twoDigits(share * 100)} %`;
+}
+
+function twoDigits(value) {
+  const shown = rounded(value, 2);
+  return shown >= 10 ? shown.toLocaleString("en-US") : shown.toPrecision(2);
 }
 
 function decibel(value) {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import count, decibel, number, percent, span
 from kvtrace.plain_text import plain
-from kvtrace.report.wording import count, decibel, number, percent, span
 from kvtrace.trace.cache_dtypes import quantized_names
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
     if candidate.engine:
         parts.append(f"{candidate.format} as {candidate.engine} writes it")
     text = ", ".join(parts) + "."
+    if candidate.kind == "online" and not candidate.hypothetical:
+        text += " It is what ran."
     for source in report.sources:
         scales = _comparable(report, source, candidate)
         if scales:

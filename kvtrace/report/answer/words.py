@@ -1,0 +1,64 @@
+"""The words of the answer: headlines by finding, heads and places, the three questions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.figures import count
+from kvtrace.findings.rules import DIAGNOSED
+from kvtrace.findings.wording import tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtrace.findings.finding import Finding, Head
+
+RULES: Final = {rule.id: rule for rule in DIAGNOSED}
+_MOST_HEADS: Final = 3
+
+
+def headline_of(finding: Finding, *, num_heads: int, is_what_if: bool) -> str:
+    """Return what a finding says in at most 14 words.
+
+    num_heads: of the tensors concerned. is_what_if: its scales did not run.
+    """
+    rule = RULES[finding.id]
+    text = (is_what_if and rule.what_if) or rule.headline or f"Found: {finding.id}"
+    some = f"{len(finding.heads):,} of {count(num_heads, 'head')}"
+    return text.format(
+        tensors=tensors_of(finding.heads) or "K and V",
+        heads=some if finding.heads else "some heads",
+        layers=layers_in_words(finding.layers),
+    )
+
+
+def layers_in_words(layers: Sequence[int]) -> str:
+    """Return layers as a headline names them.
+
+    >>> layers_in_words(()), layers_in_words((3,)), layers_in_words((3, 4))
+    ('all layers', 'layer 3', '2 layers')
+    """
+    if not layers:
+        return "all layers"
+    return f"layer {layers[0]}" if len(layers) == 1 else f"{len(layers)} layers"
+
+
+def head_name(head: Head) -> str:
+    """Return a head in full.
+
+    >>> head_name((14, 1, "k"))
+    'layer 14 head 1 K'
+    """
+    layer, kv_head, tensor = head
+    return f"layer {layer} head {kv_head} {tensor.upper()}"
+
+
+def heads_in_words(heads: Sequence[Head]) -> str:
+    """Return at most three heads, the first in full.
+
+    >>> heads_in_words([(14, 1, "k"), (15, 3, "k"), (22, 0, "v"), (1, 1, "k")])
+    'layer 14 head 1 K, then 15/3 K and 22/0 V'
+    """
+    first, *others = heads[:_MOST_HEADS]
+    short = [f"{layer}/{kv_head} {tensor.upper()}" for layer, kv_head, tensor in others]
+    return head_name(first) + (f", then {' and '.join(short)}" if short else "")
