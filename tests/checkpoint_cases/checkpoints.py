@@ -340,7 +340,7 @@ def _sglang_on_compressed(directory: Path) -> Answer:
 
 def _modelopt_int8(directory: Path) -> Answer:
     quantization = MODELOPT | {
-        "quant_algo": "INT8_SQ",
+        "quant_algo": "FP8",
         "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "int"},
     }
     tensors = _projections(
@@ -400,7 +400,8 @@ CASES = (
         "INT8: covers 127 · s = 14 in layer 0; no FP8 artifact",
         _tensorrt_int8,
         HEALTHY
-        | {"number_format": "int8", "layers": list(range(4)), "other_modules": []}
+        | {"findings": [("note", "other-format", [])], "number_format": "int8"}
+        | {"layers": list(range(4)), "other_modules": []}
         | {"0 k": (0.1102, 0.1102, 14.0)},
     ),
     Case(
@@ -465,7 +466,7 @@ CASES = (
         _sglang_rank_keys,
         HEALTHY
         | {
-            "findings": [("error", "silent-default", [])],
+            "findings": [("error", "silent-default", [0, 1, 2])],
             "layers": [0, 1, 2],
             "other_modules": [],
         },
@@ -477,12 +478,12 @@ CASES = (
         _mixed_formats,
         HEALTHY
         | {
-            "findings": [("error", "engine-crash", [])],
+            "findings": [("error", "engine-crash", []), ("note", "other-format", [])],
             "number_format": "mixed",
             "layers": [0, 1, 3, 4, 5],
             "other_modules": [],
         }
-        | {"0 k": (0.03, None, 13.44), "3 k": (0.03, None, None)},
+        | {"0 k": (0.03, 0.03, 13.44), "3 k": (0.03, None, None)},
     ),
     Case(
         "layers-that-share-a-cache",
@@ -524,7 +525,7 @@ CASES = (
         _quark_int8,
         HEALTHY
         | {
-            "findings": [("error", "engine-crash", [])],
+            "findings": [("error", "engine-crash", []), ("warning", "other-format", [])],
             "number_format": "int8",
             "layers": list(range(4)),
             "other_modules": [],
