@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from checkpoint_cases.case import Case
 
 NOT_YET = {
-    "hybrid-trace",
-    "hybrid-trace-with-draft-scales",
-    "shared-cache-trace",
-    "two-head-shapes",
     "e5m2",
     "long-positions",
     "one-is-fine",
