@@ -1,7 +1,7 @@
 """How a checkpoint's configuration declares FP8 KV-cache scales, for each producer that vLLM loads them of.
 
-Source: vLLM 0.32: `CompressedTensorsConfig`, `ModelOptQuantConfigBase`, `QuarkConfig.from_config`, `Fp8Config`;
-and `get_kv_cache_quant_algo_string`, which finds the cache's dtype for ModelOpt alone.
+Source: vLLM 0.32: `CompressedTensorsConfig`, `ModelOptQuantConfigBase`, `QuarkConfig`, `Fp8Config`, and
+`get_kv_cache_quant_algo_string`, which finds the cache's dtype for ModelOpt alone.
 """
 
 from __future__ import annotations

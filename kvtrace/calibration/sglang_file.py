@@ -1,4 +1,4 @@
-"""The file of KV-cache scales that SGLang reads (`--quantization-param-path`), whatever quantized the weights.
+"""The file of KV-cache scales that SGLang reads (`--quantization-param-path`), whatever the weights are.
 
 One number serves K and V of a layer, for each tensor-parallel rank; the model's type and every layer must be
 there. Source: SGLang 0.5's schema checks (`kvtrace/scales/loaders/per_rank.py`).
