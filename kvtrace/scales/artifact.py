@@ -97,6 +97,8 @@ class DeclaredScheme:
     """Of `mixed`: the layers that the configuration lists."""
     refused: str | None = None
     """Why vLLM does not start with this configuration, where its own reading of it fails."""
+    refused_by_method: str | None = None
+    """Why the KV-cache method of its attention layers refuses it; MLA's layers have none."""
 
 
 @dataclass(frozen=True, slots=True)

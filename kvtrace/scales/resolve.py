@@ -9,7 +9,6 @@ from kvtrace.plain_text import plain
 from kvtrace.scales.loaders import (
     base_method,
     compressed_tensors_method,
-    latent_method,
     other_format,
     per_rank,
     sglang_method,
@@ -74,7 +73,7 @@ def resolve(
             scales.update({(layer, head, tensor): scale for head, scale in enumerate(per_head)})
     notes = (
         *(model_notes(artifact, num_layers, kv_heads_per_layer, layers) if sizes_are_known else ()),
-        *_setup_notes(artifact, setup),
+        *_setup_notes(artifact, setup, layers),
         *_merged(found, num_layers),
     )
     return ResolvedScales(artifact.path, setup, _granularity(artifact, notes), scales, notes)
@@ -111,7 +110,7 @@ def _rule(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayers) -> R
     if setup.loader is SGLANG:
         return sglang_method.rule_for(artifact, method)
     if layers.is_latent:
-        return latent_method.apply if latent_method.serves(method) else None
+        return None  # see _why_no_rule
     return next((one.apply for one in _METHODS if one.serves(method)), None)
 
 
@@ -126,6 +125,12 @@ def _why_no_rule(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayer
     method = _method(artifact)
     if setup.loader is SGLANG:
         return sglang_method.why_not(artifact)
+    if layers.is_latent and method is not None and method.startswith("modelopt") and "mixed" not in method:
+        # `QuantizationConfig.get_cache_scale_mapper` and `maybe_remap_kv_scale_name` each insert it.
+        return (
+            "the model's attention is MLA: vLLM 0.32 renames every KV-cache scale to one of a module `attn`, "
+            "which an MLA layer does not have, drops it with a warning and uses 1.0"
+        )
     if layers.is_latent and any(one.serves(method or "") for one in _METHODS):
         return (
             f"the model's attention is MLA, which vLLM 0.32 gives no KV-cache method under {method}: its "
@@ -137,10 +142,12 @@ def _why_no_rule(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayer
     )
 
 
-def _setup_notes(artifact: ScaleArtifact, setup: LoaderSetup) -> Iterator[Note]:
+def _setup_notes(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayers) -> Iterator[Note]:
     scheme = artifact.scheme
     if scheme.refused and setup.loader is VLLM and not artifact.format.per_rank:
         yield Note("crash", f"{scheme.refused}: vLLM 0.32 does not start")
+    if scheme.refused_by_method and setup.loader is VLLM and not layers.is_latent:
+        yield Note("crash", f"{scheme.refused_by_method}: vLLM 0.32 does not start")
     if artifact.unmatched:
         shown = ", ".join(plain(u.name, 80) for u in artifact.unmatched[:3])
         yield Note(
@@ -157,6 +164,7 @@ def _setup_notes(artifact: ScaleArtifact, setup: LoaderSetup) -> Iterator[Note]:
         scheme.quant_method
         and compressed_tensors_method.serves(scheme.quant_method)
         and setup.loader is not SGLANG
+        and not layers.is_latent  # MLA is given no such method, so nothing checks the scheme
     ):
         yield from compressed_tensors_method.scheme_notes(artifact)
 

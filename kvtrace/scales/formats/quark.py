@@ -35,8 +35,9 @@ def read(source: ArtifactSource) -> Reading:
     if output is None:
         return replace(reading, scheme=DeclaredScheme(quant_method=_METHOD, refused=refused))
     dynamic, dtype, qscheme = output.get("is_dynamic"), text_of(output.get("dtype")), output.get("qscheme")
-    if refused is None and (dtype != "fp8_e4m3" or qscheme not in ("per_tensor", None)):
-        refused = (
+    refused_by_method = None
+    if dtype != "fp8_e4m3" or qscheme != "per_tensor":
+        refused_by_method = (
             f"the KV cache's output_tensors are {plain(str(dtype), 40)}, {plain(str(qscheme), 40)}; "
             "it takes fp8_e4m3, per_tensor alone"
         )
@@ -47,6 +48,7 @@ def read(source: ArtifactSource) -> Reading:
         algorithm=dtype,
         number_format=named_format(dtype) if dtype else None,
         refused=refused,
+        refused_by_method=refused_by_method,
     )
     return replace(reading, scheme=scheme)
 
