@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents same-as faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench bench-capture gpu-check sample clean
+.PHONY: setup demo picture test incidents same-as checkpoint-cases scale-matrix faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench bench-capture gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -32,6 +32,9 @@ check: setup  ## formatting, lint, types
 incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them, HARDEST=1: the faintest
 	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED)) $(if $(HARDEST),--hardest)
 
+checkpoint-cases: setup  ## checkpoints and traces as people reported them: case → right answer, and whether it is given
+	PYTHONPATH=tests $(BIN)/python -m checkpoint_cases
+
 same-as: setup  ## all that the command line says, against BASE=<commit>, but for tests/same_as/differences.toml; ONLY=…
 	PYTHONPATH=tests $(BIN)/python -m same_as $(BASE) $(if $(ONLY),--only '$(ONLY)')
 
@@ -55,6 +58,9 @@ test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), at m
 
 test-vllm-full: setup vllm-env  ## the same and the long ones
 	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm or vllm_full' tests/vllm
+
+scale-matrix: vllm-env  ## tests/scales/matrix.json again: what vLLM's own loader gives each family from each producer
+	PYTHONPATH=tests $(VLLM_PYTHON) tests/vllm/write_scale_matrix.py
 
 test-vllm-versions: vllm-env  ## a short capture on the CPU build of each vLLM from 0.28 on; VERSIONS=… FORCE=1
 	$(VLLM_PYTHON) tests/vllm/versions/run_versions.py $(MODEL) $(VERSIONS) $(if $(FORCE),--force)

@@ -100,6 +100,7 @@ InvalidReason = Literal[
     "per-head-refused",  # the backend takes no scale per head, and the engine does not start
     "wrong-model",  # layers or heads differ from the model's
     "engine-crash",  # the engine would not start with the artifact, or would die
+    "other-format",  # the scales are of another number format than FP8
     "missing-scale",  # a layer or head has none
     "unusable-value",  # 0, negative, NaN, inf or too large
     "no-fp8",  # no captured engine had an FP8 cache

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kvtrace.calibration.bfloat16 import bfloat16_bits, nearest_bfloat16
+from kvtrace.calibration.kv_scheme import with_kv_algorithm, with_kv_scheme
 from kvtrace.errors import InputError, OutputExistsError
 from kvtrace.files.staging import staged
 from kvtrace.scales.artifact import StoredScale, scales_sha256
-from kvtrace.scales.formats.compressed_tensors import METHOD, is_kv_scale
+from kvtrace.scales.formats.compressed_tensors import is_kv_scale
 from kvtrace.scales.names import layer_of, resembles_kv_scale
 from kvtrace.scales.source import INDEX_SUFFIX, MANIFEST_FILE, open_source
 
@@ -72,53 +73,37 @@ def save_checkpoint(
     source = open_source(checkpoint)
     if source.root != checkpoint or source.config is None:
         raise InputError(f"{checkpoint}: is no checkpoint directory with a config.json")
-    config = with_kv_scheme(source.config, _granularity(scales), where=str(checkpoint))
+    rewritten = checkpoint_configs(source, _granularity(scales))
     weight_map = _weights_without_scales(source)
     modules = _attention_modules(weight_map)
     content = _safetensors(scales, modules)
     weight_bytes = sum((checkpoint / name).stat().st_size for name in set(weight_map.values()))
     names = {tensor_name(layer, tensor, modules): SCALES_FILE for layer, tensor in scales}
     with _new_directory(directory) as partial:
-        for file in _files_to_link(checkpoint, set(weight_map.values())):
+        for file in _files_to_link(checkpoint, set(weight_map.values()), rewritten):
             (partial / file.name).symlink_to(file.resolve())
         (partial / SCALES_FILE).write_bytes(content)
-        _write_json(partial / "config.json", config)
+        for name, config in rewritten.items():
+            _write_json(partial / name, config)
         total = {"total_size": weight_bytes + len(content)}
         _write_json(partial / _INDEX_FILE, {"metadata": total, "weight_map": weight_map | names})
         if manifest is not None:
             _write_json(partial / MANIFEST_FILE, _signed(manifest, scales, modules))
 
 
-def with_kv_scheme(config: dict[str, Any], granularity: Granularity, *, where: str) -> dict[str, Any]:
-    """Return the model's config.json content with the `kv_cache_scheme` that makes vLLM load the scales.
+def checkpoint_configs(source: ArtifactSource, granularity: Granularity) -> dict[str, dict[str, Any]]:
+    """Return the configuration files of a checkpoint that declare its KV cache, by name, as they become.
 
-    Raises InputError: the model is quantized by a method with other rules for KV-cache scales.
+    ModelOpt's `hf_quant_config.json` counts where config.json declares no quantization, and may repeat it.
+    Raises InputError as `with_kv_scheme` does.
     """
-    quantization = config.get("quantization_config") or {
-        "quant_method": METHOD,
-        "format": "dense",
-        "quantization_status": "frozen",
-        "config_groups": {},
-        "ignore": [],
-    }
-    if quantization.get("quant_method") != METHOD:
-        raise InputError(
-            f"{where}: is quantized with {quantization.get('quant_method')!r}, which reads KV-cache scales "
-            f"by rules of its own; expected no quantization or {METHOD}"
-        )
-    scheme = {
-        "num_bits": 8,
-        "type": "float",
-        "strategy": granularity,
-        "dynamic": False,
-        "symmetric": True,
-        "group_size": None,
-        "block_structure": None,
-        "actorder": None,
-        "observer": "static_minmax",
-        "observer_kwargs": {},
-    }
-    return {**config, "quantization_config": {**quantization, "kv_cache_scheme": scheme}}
+    where, hf_config = str(source.path), source.hf_quant_config
+    found: dict[str, dict[str, Any]] = {"config.json": source.config or {}}
+    if source.quantization or hf_config is None:
+        found["config.json"] = with_kv_scheme(found["config.json"], granularity, where=where)
+    if hf_config is not None and (source.quant_method or "modelopt").startswith("modelopt"):
+        found["hf_quant_config.json"] = with_kv_algorithm(hf_config, granularity, where=where)
+    return found
 
 
 def tensor_name(layer: int, tensor: str, modules: Mapping[int, str]) -> str:
@@ -214,8 +199,8 @@ def _attention_modules(names: Iterable[str]) -> dict[int, str]:
     return modules
 
 
-def _files_to_link(checkpoint: Path, weight_files: set[str]) -> list[Path]:
-    rewritten = ("config.json", MANIFEST_FILE, SCALES_FILE)
+def _files_to_link(checkpoint: Path, weight_files: set[str], written: Iterable[str]) -> list[Path]:
+    rewritten = (*written, MANIFEST_FILE, SCALES_FILE)
     return [
         file
         for file in sorted(checkpoint.iterdir())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.calibration.manifest_build import manifest_of
-from kvtrace.calibration.save import save_checkpoint, save_scales, with_kv_scheme
+from kvtrace.calibration.save import checkpoint_configs, save_checkpoint, save_scales
+from kvtrace.calibration.sglang_file import SGLANG_FILE, sglang_document
 from kvtrace.errors import InputError, OutputExistsError
 from kvtrace.scales.formats.compressed_tensors import METHOD
 from kvtrace.scales.source import open_source
+from kvtrace.trace.cache_layers import text_config
 from kvtrace.trace.fingerprint import weights_digest
 
 if TYPE_CHECKING:
@@ -29,8 +32,7 @@ def check_target(output: Path, checkpoint: Path | None, model: ModelRecord, gran
         raise OutputExistsError(f"{output}: exists; give a new directory, nothing is overwritten")
     if checkpoint is None:
         return
-    config = open_source(checkpoint).config or {}
-    with_kv_scheme(config, granularity, where=str(checkpoint))
+    checkpoint_configs(open_source(checkpoint), granularity)
     found = weights_digest(checkpoint)
     if model.weights_digest and found and found != model.weights_digest:
         raise InputError(
@@ -49,6 +51,19 @@ def write_calibration(output: Path, calibration: Calibration, *, checkpoint: Pat
         save_checkpoint(output, checkpoint, calibration.scales, manifest=manifest)
     else:
         save_scales(output, calibration.scales, model=_config(calibration.model), manifest=manifest)
+
+
+def write_sglang_file(output: Path, calibration: Calibration, *, num_ranks: int) -> Path:
+    """Write SGLang's file into the directory `output` and return its path. Raises as `sglang_document`."""
+    document = sglang_document(
+        calibration.scales,
+        num_layers=calibration.model.num_layers,
+        model_type=text_config(calibration.model.hf_config).get("model_type"),
+        num_ranks=num_ranks,
+    )
+    path = output / SGLANG_FILE
+    path.write_text(json.dumps(document, indent=1))
+    return path
 
 
 def _config(model: ModelRecord) -> dict[str, Any]:

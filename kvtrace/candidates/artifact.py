@@ -45,21 +45,20 @@ class ArtifactScales(Candidate):
         """
         self.setup.require_possible()
         resolved = self._resolved(trace)
-        found = {key: resolved.scale(*key) for key in scale_keys(trace)}
+        found = {key: resolved.scales.get(key) for key in scale_keys(trace)}
         return static_scales(
             self,
             trace,
-            {key: scale.value for key, scale in found.items()},
-            {key: scale.origin for key, scale in found.items()},
+            {key: None if scale is None else scale.value for key, scale in found.items()},
+            {key: "unquantized" if scale is None else scale.origin for key, scale in found.items()},
             granularity=resolved.granularity,
             note=resolved.note,
         )
 
     def _resolved(self, trace: Trace) -> ResolvedScales:
         artifact, setup, model = self.artifact, self.setup, trace.record.model
-        # The model's head count, corrected where a captured layer has another one.
-        heads = dict.fromkeys(range(model.num_layers), model.num_kv_heads)
-        heads |= {index: max(layer.kv_heads) + 1 for index, layer in trace.layers.items()}
+        cache = artifact.model.cache.joined(trace.cache_layers)
+        heads = {layer: cache.heads(layer, model.num_kv_heads) for layer in range(model.num_layers)}
         _, fmt = find_pair(setup.engine, setup.fp8_format)
         resolved = resolve(
             artifact,
@@ -70,6 +69,7 @@ class ArtifactScales(Candidate):
             tp=setup.tp,
             kv_cache_dtype=fmt.vllm_dtype,
             fnuz=fmt.is_fnuz,
+            cache=cache,
         )
         resolved.require_valid()
         if (

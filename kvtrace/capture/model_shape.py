@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.errors import InputError
+from kvtrace.trace.cache_layers import cache_layers, text_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,9 @@ class ModelShape:
     """Attention layers with K and V of their own, and what each token adds to them."""
 
     num_layers: int
+    """Those that write a cache: states and shared caches add nothing to a trace."""
     num_kv_heads: int
+    """Of the layer that has most, where layers differ."""
     head_dim: int
     dtype: str = "bfloat16"
     """Of the captured values, which is the model's and not the cache's."""
@@ -45,17 +48,18 @@ def read_model_shape(model: Path) -> ModelShape:
         ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is no JSON ({error}); expected a model's config.json") from error
-    text = config.get("text_config", config) if isinstance(config, dict) else None
+    text = dict(text_config(config)) if isinstance(config, dict) else None
     if not isinstance(text, dict):
         raise InputError(f"{path}: expected a JSON object with the model's sizes")
-    if text.get("kv_lora_rank") is not None:
+    cache = cache_layers(text)
+    if cache.is_latent:
         raise InputError(
             f"{path}: this model caches latents (MLA), not K and V per head; it cannot be captured"
         )
     heads = _size(text, path, "num_attention_heads")
     return ModelShape(
-        num_layers=_size(text, path, "num_hidden_layers"),
-        num_kv_heads=_size(text, path, "num_key_value_heads") if "num_key_value_heads" in text else heads,
+        num_layers=len(cache.own_cache(range(_size(text, path, "num_hidden_layers")))),
+        num_kv_heads=max((cache.kv_heads or heads, *cache.kv_heads_of.values())),
         head_dim=_size(text, path, "head_dim")
         if text.get("head_dim") is not None
         else _size(text, path, "hidden_size") // heads,

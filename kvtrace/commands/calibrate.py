@@ -41,6 +41,16 @@ def calibrate(
         Path | None,
         typer.Option(help="Write a deployable copy of this checkpoint, weights linked."),
     ] = None,
+    sglang_json: Annotated[
+        int | None,
+        typer.Option(
+            "--sglang-json",
+            min=1,
+            metavar="RANKS",
+            help="Write SGLang's file of scales too, for so many tensor-parallel ranks.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Make scales from traces: compressed-tensors scales and a manifest of what they were made on.
 
@@ -51,11 +61,13 @@ def calibrate(
     require_extra("analysis", "calibrate", "torch")
     from kvtrace.calibration.calibrate import calibrate as calibrate_traces
     from kvtrace.calibration.dataset import DatasetRules
+    from kvtrace.calibration.kv_scheme import needs_cache_flag
     from kvtrace.calibration.recipe import Recipe
     from kvtrace.calibration.text import calibration_text
-    from kvtrace.calibration.write import check_target, write_calibration
+    from kvtrace.calibration.write import check_target, write_calibration, write_sglang_file
     from kvtrace.commands.progress import show_progress
     from kvtrace.numerics import find_engine
+    from kvtrace.scales.source import open_source
     from kvtrace.trace.reader import open_trace
 
     recipe = Recipe(
@@ -80,5 +92,11 @@ def calibrate(
     with show_progress("count") as progress:
         calibration = calibrate_traces(opened, recipe, rules, progress)
     write_calibration(output, calibration, checkpoint=checkpoint)
+    if sglang_json is not None:
+        written = write_sglang_file(output, calibration, num_ranks=sglang_json)
     typer.echo(calibration_text(calibration), nl=False)
     typer.echo(f"\nWritten to {output}")
+    if sglang_json is not None:
+        typer.echo(f"For SGLang: --quantization-param-path {written} --kv-cache-dtype fp8_e4m3")
+    if needs_cache_flag(open_source(output).config or {}):
+        typer.echo("Serve it with --kv-cache-dtype fp8: its configuration alone does not make vLLM do so.")

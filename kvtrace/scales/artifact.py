@@ -7,11 +7,15 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from kvtrace.trace.cache_layers import CacheLayers
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kvtrace.scales.formats.contract import Format
+    from kvtrace.scales.modules import ModuleKind
+    from kvtrace.scales.number_format import NumberFormat
 
 ScaleTensor = Literal["k", "v", "q", "kv", "prob"]
 """`kv`: one number for K and V. `prob`: the scale of the attention probabilities."""
@@ -42,6 +46,15 @@ class StoredScale:
         return f"{self.file}:{self.key}"
 
 
+WhyUnmatched = Literal[
+    "unknown-name",  # no engine maps it
+    "unusable-tensor",  # a dtype, shape or layer number that no scale has
+    "outside-index",  # its file is not in the checkpoint's index
+    "other-module",  # of a tower or encoder that keeps no KV cache
+    "other-format",  # of a number format that is not FP8, for another engine
+]
+
+
 @dataclass(frozen=True, slots=True)
 class UnmatchedName:
     """A name that looks like a KV-cache scale and that no rule turns into one."""
@@ -49,6 +62,17 @@ class UnmatchedName:
     name: str
     file: str
     reason: str
+    why: WhyUnmatched = "unknown-name"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleScales:
+    """Scales of a module that is not the language model's stack of layers."""
+
+    kind: ModuleKind
+    prefix: str
+    """Of the tensors' names, up to the layer number."""
+    scales: tuple[StoredScale, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +91,14 @@ class DeclaredScheme:
     """Such as `FP8` or `NVFP4`, where the format names an algorithm instead of a scheme."""
     model_type: str | None = None
     """In the JSON files of scales."""
+    number_format: NumberFormat | None = None
+    """What the scales were made for; None: it is not said, and the names are those of FP8 scales."""
+    format_of_layer: Mapping[int, NumberFormat] = field(default_factory=dict)
+    """Of `mixed`: the layers that the configuration lists."""
+    refused: str | None = None
+    """Why vLLM does not start with this configuration, where its own reading of it fails."""
+    refused_by_method: str | None = None
+    """Why the KV-cache method of its attention layers refuses it; MLA's layers have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +109,7 @@ class DeclaredModel:
     num_kv_heads: int | None = None
     num_attention_heads: int | None = None
     head_dim: int | None = None
+    cache: CacheLayers = field(default_factory=CacheLayers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +121,7 @@ class ScaleArtifact:
     granularity: Granularity
     scales: tuple[StoredScale, ...]
     unmatched: tuple[UnmatchedName, ...] = ()
+    other_modules: tuple[ModuleScales, ...] = ()
     scheme: DeclaredScheme = DeclaredScheme()
     model: DeclaredModel = DeclaredModel()
     num_ranks: int | None = None
@@ -110,7 +144,20 @@ class ScaleArtifact:
         """Return the hex SHA-256 over the scale tensors as read; how they are split into files is left
         out.
         """
-        return scales_sha256(self.scales)
+        return scales_sha256((*self.scales, *(one for module in self.other_modules for one in module.scales)))
+
+    @property
+    def number_format(self) -> NumberFormat | None:
+        """Return what the scales were made for; None where there are none."""
+        if self.scheme.number_format is not None:
+            return self.scheme.number_format
+        return "fp8" if self.scales else None
+
+    def format_of(self, layer: int) -> NumberFormat:
+        """Return the number format of one layer's cache; `none`: left in the model's dtype."""
+        if self.number_format == "mixed":
+            return self.scheme.format_of_layer.get(layer, "none")
+        return self.number_format or "fp8"
 
     def stored(self, layer: int, tensor: ScaleTensor) -> tuple[StoredScale, ...]:
         """Return the scales of one layer and tensor: none, one, or one per rank."""

@@ -32,6 +32,7 @@ def load_artifact(path: Path | str, artifact_format: str | None = None) -> Scale
         granularity=reading.granularity,
         scales=reading.scales,
         unmatched=(*reading.unmatched, *_outside_the_index(source)),
+        other_modules=reading.other_modules,
         scheme=reading.scheme,
         model=source.model,
         num_ranks=reading.num_ranks,
@@ -43,7 +44,7 @@ def _outside_the_index(source: ArtifactSource) -> tuple[UnmatchedName, ...]:
     """Return the scales in files that the checkpoint's index does not name."""
     reason = "the checkpoint's index does not name its file, so the engine does not open it"
     return tuple(
-        UnmatchedName(ref.name, source.relative(ref.path), reason)
+        UnmatchedName(ref.name, source.relative(ref.path), reason, "outside-index")
         for ref in source.unlisted
         if resembles_kv_scale(ref.name)
     )

@@ -11,12 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from kvtrace.scales.artifact import ScaleArtifact
+    from kvtrace.trace.cache_layers import CacheLayers
 
 MEANT = "was the artifact calibrated on another model?"
 
 
 def model_notes(
-    artifact: ScaleArtifact, num_layers: int, kv_heads_per_layer: int | Mapping[int, int]
+    artifact: ScaleArtifact,
+    num_layers: int,
+    kv_heads_per_layer: int | Mapping[int, int],
+    cache: CacheLayers,
 ) -> Iterator[Note]:
     """Yield one `other-model` note for each way in which the artifact's layers or heads differ from the
     model's.
@@ -24,13 +28,16 @@ def model_notes(
     declared = artifact.model.num_layers
     if declared is not None and declared != num_layers:
         yield _note(artifact, f"its config.json has {declared} layers, the model has {num_layers}")
-    beyond = [layer for layer in artifact.layers if layer >= num_layers]
+    beyond = [layer for layer in artifact.layers if layer >= num_layers + cache.num_draft_layers]
+    own = [n for n in cache.own_cache(range(num_layers)) if n not in cache.unquantized]
     if beyond:
         fact = f"holds scales for layer {beyond[-1]}, the model's last layer is {num_layers - 1}"
         yield _note(artifact, fact, beyond)
-    elif declared is None and artifact.layers and len(artifact.layers) < num_layers:
+    elif declared is None and artifact.layers and len(artifact.layers) < len(own):
         # Without a config.json nothing says that the missing layers were left out on purpose.
-        yield _note(artifact, f"holds scales for {len(artifact.layers)} layers, the model has {num_layers}")
+        yield _note(artifact, f"holds scales for {len(artifact.layers)} layers, the model has {len(own)}")
+    if cache.is_latent:
+        return  # its configuration counts heads that the latent does not have
     yield from _head_notes(artifact, kv_heads_per_layer)
 
 

@@ -1,7 +1,7 @@
 """Tensor name → layer and tensor, by the rules that loaders use.
 
-Source of the rules: vLLM 0.32, the mapping of KV-cache scale names in its weight loader, and the suffix maps
-of its fp8 and Quark methods.
+Source of the rules: vLLM 0.32, the mapping of KV-cache scale names in its weight loader, the suffix maps of
+its fp8 and Quark methods, and its map of Mistral's native names (`models/mistral.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
 
 MAX_LAYER: Final = 9_999
-_KV: Final = re.compile(r"\.kv_scale$")
+_MERGED: Final = re.compile(r"\.kv_scale$")
 _PROJECTION: Final = re.compile(r"\.self_attn\.(?:[kv]|qkv|qkqkv)_proj\.([kv])_scale$")
 _MIXER: Final = re.compile(r"\.mixer\.[kv]_proj\.([kv])_scale$")
 _QUERY: Final = re.compile(r"\.self_attn\.q\.scale$")
@@ -23,13 +23,20 @@ _OUTPUT: Final = re.compile(r"\.([qkv])_proj\.output_scale$")
 _PROB_OUTPUT: Final = re.compile(r"\.self_attn\.prob_output_scale$")
 _ZERO_POINT: Final = re.compile(r"\.[qkv]_zero_point$")
 _OF_WEIGHTS: Final = re.compile(
-    r"(?:weight|input|activation|act|router|routed|expert|embed|layer|gate|up|down)[a-z_]*scal[a-z_0-9]*$"
+    r"(?:weight|input|activation|act|router|routed|expert|embed|layer|gate|up|down|q?scale_(?:act|weight))[a-z_]*"
+    r"(?:scal[a-z_0-9]*)?$"
 )
+_KV: Final = r"(?:q|k|v|kv|qkv|key|value|query|output|cache|attn|prob)"
 _OF_KV: Final = re.compile(
-    r"(?:^|[._])(?:q|k|v|kv|qkv|key|value|query|output|cache|attn|prob)[a-z_.]*"
-    r"(?:scal(?:e|es|ing)|amax|zero_point)[a-z_0-9]*$",
+    rf"(?:^|_){_KV}(?:_[a-z_]*)?_(?:scal(?:e|es|ing)|amax|zero_point)[a-z_0-9]*$|^(?:k|v|kv)scales?$",
     re.IGNORECASE,
 )
+_BARE_SCALE: Final = re.compile(r"_?(?:scale|scales|amax|qscale_act)$", re.IGNORECASE)
+_KV_MODULE: Final = re.compile(
+    rf"{_KV}(?:_cache|_bmm_quantizer|_quantizer|_fake_quantizer|_observer)?$", re.IGNORECASE
+)
+_PER_CHANNEL: Final = re.compile(r"\.[kv]_proj\.kv_cache_(?:scale|offset)$")
+_FAKE_QUANTIZER: Final = re.compile(r"\.attention\.(kv|q|k|v)_fake_quantizer\.qscale_act$")
 _OF_A_PARAMETER: Final = re.compile(r"\.(?:weight|data|value|[0-9]+)$")
 _METHODS_WITH_OUTPUT_SCALE: Final = ("fp8", "quark")
 
@@ -55,8 +62,10 @@ def vllm_tensor(name: str, quant_method: str | None) -> ScaleTensor | None:
     >>> vllm_tensor("model.layers.0.self_attn.k_proj.output_scale", "compressed-tensors") is None
     True
     """
-    if _KV.search(name):
+    if _MERGED.search(name):
         return "kv"
+    if match := _FAKE_QUANTIZER.search(name):
+        return "kv" if match[1] == "kv" else _tensor(match[1])
     for pattern in (_PROJECTION, _MIXER, _CACHE, _BARE):
         if match := pattern.search(name):
             return _tensor(match[1])
@@ -84,10 +93,24 @@ def resembles_kv_scale(name: str) -> bool:
     (True, False)
     >>> resembles_kv_scale("layers.0.attn.k_scale_0"), resembles_kv_scale("layers.0.attn.v_scale.weight")
     (True, True)
+    >>> resembles_kv_scale("layers.0.attn.wkv.scale"), resembles_kv_scale("layers.0.attention.wk.qscale_act")
+    (False, False)
     """
-    name = _OF_A_PARAMETER.sub("", name)
-    last = name.rsplit(".", 1)[-1]
-    return _OF_WEIGHTS.match(last) is None and _OF_KV.search(name) is not None
+    parts = _OF_A_PARAMETER.sub("", name).split(".")
+    last = parts[-1]
+    if _BARE_SCALE.match(last):  # it is its module's, so the module must be of the cache
+        return len(parts) > 1 and _KV_MODULE.match(parts[-2]) is not None
+    return _OF_WEIGHTS.match(last) is None and _OF_KV.search(last) is not None
+
+
+def is_fake_quantizer(name: str) -> bool:
+    """Whether this is a KV-cache scale by Mistral's own names."""
+    return _FAKE_QUANTIZER.search(name) is not None
+
+
+def is_per_channel(name: str) -> bool:
+    """Whether this is a scale or offset per channel of an INT8 cache (msModelSlim's C8, for vllm-ascend)."""
+    return _PER_CHANNEL.search(name) is not None
 
 
 def _tensor(letter: str) -> ScaleTensor:

@@ -26,12 +26,18 @@ NoteKind = Literal[
     "collapsed",  # per-head values become their maximum
     "duplicated",  # K's scale is used for V
     "dropped-name",  # the loader does not know the tensor's name
+    "other-format",  # the scales are of another number format than FP8
+    "mixed-format",  # layers differ in their number format
     "not-fp8",  # the cache is not FP8, or has scales of its own
     "other-model",  # layers or heads differ from the model's
     "information",
 ]
 
-_BLOCKING: Final[dict[NoteKind, InvalidReason]] = {"other-model": "wrong-model", "crash": "engine-crash"}
+_BLOCKING: Final[dict[NoteKind, InvalidReason]] = {
+    "other-model": "wrong-model",
+    "crash": "engine-crash",
+    "other-format": "other-format",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +108,13 @@ class ResolvedScales:
     @property
     def note(self) -> str | None:
         """Return every note that does not invalidate, as one text; None where there is none."""
-        texts = [n.text for n in self.notes if n.kind not in ("crash", "other-model")]
+        texts = [n.text for n in self.notes if n.kind not in _BLOCKING]
         return "; ".join(texts) or None
 
     @property
     def invalid_reason(self) -> str | None:
         """Return why this candidate cannot be replayed, None where it can."""
-        blocking = self.notes_of("other-model", "crash")
+        blocking = self.notes_of(*_BLOCKING)
         if blocking:
             return "; ".join(note.text for note in blocking)
         bad = [
@@ -131,7 +137,7 @@ class ResolvedScales:
         model.
         """
         if self.invalid_reason:
-            blocking = self.notes_of("other-model", "crash")
+            blocking = self.notes_of(*_BLOCKING)
             raise InvalidCandidateError(
                 self.invalid_reason, _BLOCKING[blocking[0].kind] if blocking else "unusable-value"
             )

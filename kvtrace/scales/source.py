@@ -10,9 +10,12 @@ from kvtrace.errors import ArtifactError
 from kvtrace.scales.artifact import DeclaredModel
 from kvtrace.scales.safetensors import TensorRef, read_header
 from kvtrace.scales.strict_json import read_json
+from kvtrace.trace.cache_layers import cache_layers, text_config
 
 INDEX_SUFFIX: Final = ".safetensors.index.json"
 MANIFEST_FILE: Final = "kvtrace.json"
+PARAMS_FILE: Final = "params.json"
+"""Mistral's own name for a model's configuration."""
 _PICKLED: Final = ("*.bin", "*.pt", "*.pth")
 _MAX_MODEL_COUNT: Final = 1_000_000
 
@@ -29,7 +32,7 @@ class ArtifactSource:
     unlisted: tuple[TensorRef, ...] = ()
     """Tensors of files that lie beside an index which does not name them: vLLM 0.32 does not open these."""
     config: dict[str, Any] | None = None
-    """`config.json`."""
+    """`config.json`; where there is none, Mistral's `params.json`."""
     hf_quant_config: dict[str, Any] | None = None
     document: dict[str, Any] | None = None
     """The artifact itself, where it is one JSON file."""
@@ -37,32 +40,40 @@ class ArtifactSource:
 
     @property
     def quantization(self) -> dict[str, Any]:
-        """Return config.json's `quantization_config` (or `quantization`), {} where there is none."""
-        for key in ("quantization_config", "compression_config", "quantization"):
-            found = (self.config or {}).get(key)
-            if isinstance(found, dict):
-                return found
-        return {}
+        """Return config.json's `quantization_config` (or `quantization`), {} where there is none.
+
+        A multi-modal model may keep it in its text model's part. Source: vLLM 0.32, `get_quant_config`, and
+        `_remap_mistral_quantization_args` for params.json.
+        """
+        config = self.config or {}
+        parts = (config, text_config(config))
+        keys = ("quantization_config", "compression_config", "quantization")
+        found: dict[str, Any] = next(
+            (part[key] for key in keys for part in parts if isinstance(part.get(key), dict)), {}
+        )
+        if found.get("qformat_weight") == "fp8_e4m3" and "quant_method" not in found:
+            return {**found, "quant_method": "fp8"}
+        return found
 
     @property
     def quant_method(self) -> str | None:
-        """Return the declared quantization method in lower case."""
+        """Return the declared quantization method in lower case, as vLLM spells it."""
         method = self.quantization.get("quant_method")
-        return method[:80].lower() if isinstance(method, str) else None
+        if not isinstance(method, str):
+            return None
+        return method[:80].lower().replace("compressed_tensors", "compressed-tensors")
 
     @property
     def model(self) -> DeclaredModel:
-        """Return the model's shape as config.json gives it; a multi-modal model's is its text model's."""
-        config = self.config or {}
-        for key in ("text_config", "llm_config", "language_config"):
-            if isinstance(config.get(key), dict):
-                config = config[key]
-                break
+        """Return the model's shape by its configuration; a multi-modal model's is its text model's."""
+        config = text_config(self.config or {})
+        found = cache_layers(self.config or {})
         return DeclaredModel(
-            num_layers=_count(config.get("num_hidden_layers")),
-            num_kv_heads=_count(config.get("num_key_value_heads", config.get("num_attention_heads"))),
-            num_attention_heads=_count(config.get("num_attention_heads")),
+            num_layers=_count(found.num_layers),
+            num_kv_heads=_count(found.kv_heads),
+            num_attention_heads=_count(config.get("num_attention_heads", config.get("n_heads"))),
             head_dim=_count(config.get("head_dim", config.get("head_size"))),
+            cache=found,
         )
 
     def relative(self, path: Path) -> str:
@@ -108,7 +119,7 @@ def _open_directory(root: Path, files: list[Path], *, path: Path | None = None) 
         root=root,
         tensors=tuple(ref for file in files for ref in read_header(file).values()),
         unlisted=tuple(ref for file in unlisted for ref in _readable_header(file)),
-        config=_read_optional(root / "config.json"),
+        config=_read_optional(root / "config.json") or _read_optional(root / PARAMS_FILE),
         hf_quant_config=_read_optional(root / "hf_quant_config.json"),
         manifest=_read_optional(root / MANIFEST_FILE),
     )
@@ -126,7 +137,11 @@ def _lone_document(root: Path) -> dict[str, Any] | None:
     """Return the JSON of scales that a directory without tensors holds, None where it is something else."""
     if any(root.glob("*.safetensors*")):
         return None
-    files = [p for p in sorted(root.glob("*.json")) if p.name not in ("config.json", "hf_quant_config.json")]
+    files = [
+        p
+        for p in sorted(root.glob("*.json"))
+        if p.name not in ("config.json", "hf_quant_config.json", PARAMS_FILE)
+    ]
     return _read_object(files[0]) if len(files) == 1 else None
 
 

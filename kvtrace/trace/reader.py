@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from kvtrace.errors import EmptyTraceError, IntegrityError, NotATraceError, SchemaVersionError
 from kvtrace.trace.cache_dtypes import CacheKind, cache_kind, common_kind
+from kvtrace.trace.cache_layers import CacheLayers, traced_layers
 from kvtrace.trace.format import (
     RANK_FILE,
     REQUESTS_FILE,
@@ -140,6 +141,18 @@ class Trace:
     def cache_kind(self) -> CacheKind:
         """Return what the captured layers' caches are taken together."""
         return common_kind(self.cache_dtypes)
+
+    @property
+    def cache_layers(self) -> CacheLayers:
+        """Return which layers of the model own a cache, and with how many KV heads."""
+        records = [layer for rank in self.ranks for layer in rank.rank.layers]
+        recorded = {layer.index: cache_kind(layer.kv_cache_dtype) for layer in records}
+        names = self.record.engine.settings.get("layers_without_kv", ())
+        without_kv = [name for name in names if isinstance(name, str)]
+        model = self.record.model
+        found = traced_layers(model.hf_config, model.num_layers, without_kv, recorded)
+        heads = {index: max(layer.kv_heads) + 1 for index, layer in self.layers.items()}
+        return replace(found, kv_heads=model.num_kv_heads, kv_heads_of={**found.kv_heads_of, **heads})
 
     @property
     def platform(self) -> str | None:

@@ -32,6 +32,8 @@ class LayerSummary(Record):
 
     layer: int
     kv_heads: tuple[int, ...]
+    head_dim: int | None = None
+    """Of K."""
     backend: str
     kv_cache_dtype: str
     has_fp8_cache: bool
@@ -142,6 +144,7 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
             LayerSummary(
                 layer=layer.index,
                 kv_heads=layer.kv_heads,
+                head_dim=layer.head_dim_k,
                 backend=layer.backend,
                 kv_cache_dtype=layer.kv_cache_dtype,
                 has_fp8_cache=layer.cache_kind == "static_fp8",

@@ -40,6 +40,7 @@ def _lines(summary: TraceSummary) -> Iterator[str]:
         f"          {model.dtype}, {model.num_layers} layers, {model.num_kv_heads} KV heads × "
         f"{model.head_dim}, up to {model.max_model_len:,} positions"
     )
+    yield from _other_shapes(summary)
     yield f"          weights   {_digest(model.weights_digest)}"
     yield f"          tokenizer {_digest(model.tokenizer_digest)}"
     yield f"          template  {_digest(model.chat_template_digest)}"
@@ -72,6 +73,17 @@ def _digest(digest: str | None) -> str:
         return "not recorded"
     algorithm, _, value = digest.rpartition(":")
     return f"{value[:16]}…  ({algorithm})"
+
+
+def _other_shapes(summary: TraceSummary) -> Iterator[str]:
+    """Say which captured layers have other KV heads than the model's record, which knows one shape."""
+    shapes: dict[tuple[int, int | None], int] = {}
+    for layer in summary.layers:
+        shape = (len(layer.kv_heads), layer.head_dim)
+        shapes[shape] = shapes.get(shape, 0) + 1
+    if len(shapes) > 1:
+        for (heads, head_dim), count in shapes.items():
+            yield f"          {count} layers with {heads} KV heads × {head_dim}"
 
 
 def _scale_lines(layers: tuple[LayerSummary, ...], kind: CacheKind) -> Iterator[str]:

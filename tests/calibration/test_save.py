@@ -16,6 +16,7 @@ from support.checkpoints import checkpoint, compressed, scheme
 
 from kvtrace.calibration.bfloat16 import nearest_bfloat16
 from kvtrace.calibration.save import save_checkpoint, save_scales
+from kvtrace.calibration.sglang_file import sglang_document
 from kvtrace.errors import InputError, OutputExistsError
 from kvtrace.scales import load_artifact, resolve
 
@@ -131,9 +132,9 @@ def test_scales_among_the_weights_are_refused_since_a_link_cannot_leave_them_out
 
 
 def test_a_method_with_rules_of_its_own_is_refused_and_compressed_tensors_is_extended(tmp_path: Path) -> None:
-    fp8 = checkpoint(tmp_path / "fp8", WEIGHTS, quantization={"quant_method": "fp8"})
-    with pytest.raises(InputError, match="quantized with 'fp8'"):
-        save_checkpoint(tmp_path / "copy", fp8, PER_TENSOR)
+    gptq = checkpoint(tmp_path / "gptq", WEIGHTS, quantization={"quant_method": "gptq"})
+    with pytest.raises(InputError, match="quantized with 'gptq', for which vLLM loads no KV-cache scales"):
+        save_checkpoint(tmp_path / "copy", gptq, PER_TENSOR)
     groups = {
         "quant_method": "compressed-tensors",
         "config_groups": {"group_0": {}},
@@ -144,3 +145,65 @@ def test_a_method_with_rules_of_its_own_is_refused_and_compressed_tensors_is_ext
     found = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]
     assert found["config_groups"] == {"group_0": {}}
     assert found["kv_cache_scheme"]["strategy"] == "attn_head"
+
+
+PRODUCERS = {
+    "modelopt": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
+    "quark": {
+        "quant_method": "quark",
+        "export": {"kv_cache_group": [], "pack_method": "reorder"},
+        "layer_quant_config": {},
+        "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}, "output_tensors": None},
+        "exclude": [],
+    },
+    "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+}
+
+
+@pytest.mark.parametrize("method", PRODUCERS)
+def test_other_producers_checkpoints_get_scales_that_vllm_applies_as_written(
+    tmp_path: Path, method: str
+) -> None:
+    original = checkpoint(tmp_path / "model", WEIGHTS, quantization=PRODUCERS[method])
+    save_checkpoint(tmp_path / "copy", original, PER_TENSOR)
+    artifact = load_artifact(tmp_path / "copy")
+    found = resolve(artifact, num_layers=2, kv_heads_per_layer=2)
+    assert found.invalid_reason is None
+    assert {key: found.scale(key[0], 0, key[1]).value for key in PER_TENSOR} == {
+        key: pytest.approx(values[0], rel=2**-8) for key, values in PER_TENSOR.items()
+    }
+    with pytest.raises(InputError, match="one KV-cache scale per tensor; give --granularity tensor"):
+        save_checkpoint(tmp_path / "heads", original, PER_HEAD)
+
+
+def test_quarks_weights_stay_quantized_as_they_were(tmp_path: Path) -> None:
+    original = checkpoint(tmp_path / "model", WEIGHTS, quantization=PRODUCERS["quark"])
+    save_checkpoint(tmp_path / "copy", original, PER_TENSOR)
+    found = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]
+    assert found["export"]["kv_cache_group"] == ["*k_proj", "*v_proj"]
+    for name in ("*k_proj", "*v_proj"):
+        assert found["layer_quant_config"][name]["weight"] == {"dtype": "fp8_e4m3"}
+        assert found["layer_quant_config"][name]["output_tensors"]["dtype"] == "fp8_e4m3"
+
+
+def test_modelopts_own_file_is_written_anew_where_it_alone_declares_the_weights(tmp_path: Path) -> None:
+    original = checkpoint(tmp_path / "model", WEIGHTS)
+    declared = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (original / "hf_quant_config.json").write_text(json.dumps(declared))
+    save_checkpoint(tmp_path / "copy", original, PER_TENSOR)
+    found = json.loads((tmp_path / "copy" / "hf_quant_config.json").read_text())
+    assert found["quantization"] == {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    assert "quantization_config" not in json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert json.loads((original / "hf_quant_config.json").read_text()) == declared
+
+
+def test_sglangs_file_has_every_layer_for_every_rank_and_is_read_back(tmp_path: Path) -> None:
+    scales = {(1, "k"): (0.5,), (1, "v"): (0.125,)}
+    document = sglang_document(scales, num_layers=3, model_type="qwen3_next", num_ranks=2)
+    path = tmp_path / "kv_cache_scales.json"
+    path.write_text(json.dumps(document))
+    found = resolve(load_artifact(path, "sglang-json"), num_layers=3, kv_heads_per_layer=2, tp=2)
+    assert found.notes == ()
+    assert [found.scale(n, 1, "v").value for n in range(3)] == [1.0, 0.5, 1.0]
+    with pytest.raises(InputError, match="names no model_type"):
+        sglang_document(scales, num_layers=3, model_type=None, num_ranks=1)

@@ -109,3 +109,17 @@ def test_a_question_without_an_answer_is_one_line_and_exit_2(arguments: tuple[ob
     result = kvtrace("capture", "plan", *arguments)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert "expected" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ({"full_attention_interval": 4}, 2),
+        ({"num_kv_shared_layers": 3}, 5),
+        ({"hybrid_override_pattern": "M-M*-M-*"}, 2),
+    ],
+)
+def test_layers_that_write_no_cache_take_no_bytes(tmp_path: Path, text: dict[str, Any], layers: int) -> None:
+    shape = {"num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": shape | text}))
+    assert plan("--model", tmp_path)["bytes_per_token"] == 2 * layers * 2 * 64 * 2

@@ -63,7 +63,7 @@ def test_the_json_is_by_its_schema_and_says_what_the_text_says() -> None:
     assert kvtrace("scales", HALVED, "--trace", SAMPLE, "--json").stdout == result.stdout
     content = json.loads(result.stdout)
     report = ScalesReport.model_validate(content)
-    assert content["schema_version"] == "1.1"
+    assert content["schema_version"] == "1.2"
     assert len(report.scales) == 180
     assert {"id", "severity", "message", "action", "evidence", "layers"} == set(content["findings"][0])
     assert content["findings"][0]["severity"] == "error"

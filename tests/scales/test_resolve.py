@@ -38,7 +38,8 @@ def base(directory: Path, method: str = "fp8", **scales: float) -> Path:
     """A checkpoint of one of vLLM's base methods; layer 1 is sound, layer 0 has the given scales."""
     sound = {"model.layers.1.self_attn.k_scale": 0.5, "model.layers.1.self_attn.v_scale": 0.25}
     layer_0 = {f"model.layers.0.self_attn.{tensor}_scale": value for tensor, value in scales.items()}
-    return checkpoint(directory, sound | layer_0, quantization={"quant_method": method})
+    weights = {"quant_algo": "FP8"} if method == "modelopt" else {}
+    return checkpoint(directory, sound | layer_0, quantization={"quant_method": method} | weights)
 
 
 @pytest.mark.parametrize("method", ["fp8", "modelopt", "quark"])

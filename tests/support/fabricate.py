@@ -77,6 +77,8 @@ def fabricate_trace(
     sampling: Sequence[SamplingRecord] | None = None,
     dtype: str = "bfloat16",
     kv_cache_dtype: str = "auto",
+    cache_dtype_of: Mapping[int, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
     scales: Mapping[tuple[int, str], Sequence[float]] | None = None,
     ranks: Sequence[Sequence[int]] | None = None,
     rows_of_rank: Sequence[Sequence[int]] | None = None,
@@ -91,16 +93,31 @@ def fabricate_trace(
     scales: effective scale(s) of (layer, tensor), one or one per KV head; 1.0 where absent.
     ranks: global KV heads of each rank; one rank with all heads by default.
     rows_of_rank: the rows each rank stores, in its order; all by default.
-    model: further fields of the model's record.
+    model: fields of the model's record that differ from what the tensors show. settings: the engine's.
+    cache_dtype_of: layers whose cache dtype is not `kv_cache_dtype`. A layer whose tensors have fewer heads
+    than the widest has fewer KV heads.
     """
-    num_rows, num_heads, _ = next(iter(tensors.values())).shape
+    num_rows = len(next(iter(tensors.values())))
+    num_heads = max(values.shape[1] for values in tensors.values())
+    heads_of = {layer: tensors[layer, "k"].shape[1] for layer, _ in tensors}
     ranks = ranks or [list(range(num_heads))]
     rows_of_rank = rows_of_rank or [list(range(num_rows))] * len(ranks)
     steps = np.asarray(step_of_row if step_of_row is not None else [0] * num_rows)
     sampling_of_request = {r.request: r.sampling_id for r in requests}
     layers = sorted({layer for layer, _ in tensors})
     path.mkdir(parents=True)
-    _write_records(path, requests, sampling, tensors, dtype, kv_cache_dtype, len(ranks), device, model or {})
+    _write_records(
+        path,
+        requests,
+        sampling,
+        tensors,
+        dtype,
+        kv_cache_dtype,
+        len(ranks),
+        device,
+        model or {},
+        settings or {},
+    )
     for rank, heads in enumerate(ranks):
         record = RankRecord(
             trace_id=trace_id_of(path),
@@ -111,13 +128,13 @@ def fabricate_trace(
                 LayerRecord(
                     index=layer,
                     name=f"model.layers.{layer}.self_attn.attn",
-                    kv_heads=tuple(heads),
+                    kv_heads=tuple(head for head in heads if head < heads_of[layer]),
                     head_dim_k=tensors[layer, "k"].shape[2],
                     head_dim_v=tensors[layer, "v"].shape[2],
                     dtype=dtype,  # type: ignore[arg-type]
                     backend=backend,
                     implementation="none",
-                    kv_cache_dtype=kv_cache_dtype,
+                    kv_cache_dtype=(cache_dtype_of or {}).get(layer, kv_cache_dtype),
                     block_size=16,
                     k_scale=_scales_of(scales, layer, "k", heads),
                     v_scale=_scales_of(scales, layer, "v", heads),
@@ -136,7 +153,10 @@ def fabricate_trace(
                     sampling_id=np.array([sampling_of_request.get(n, 0) for n in numbers], dtype=np.int32),
                     step=step,
                     tensors={
-                        key: bits(values[np.ix_(rows, list(heads))], dtype) for key, values in tensors.items()
+                        key: bits(
+                            values[np.ix_(rows, [head for head in heads if head < values.shape[1]])], dtype
+                        )
+                        for key, values in tensors.items()
                     },
                 )
             )
@@ -156,6 +176,7 @@ def _write_records(
     num_ranks: int,
     device: str,
     model: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> None:
     _, num_heads, head_dim = next(iter(tensors.values())).shape
     record = TraceRecord(
@@ -164,12 +185,14 @@ def _write_records(
         model=ModelRecord(
             name="fabricated",
             dtype=dtype,  # type: ignore[arg-type]
-            num_layers=len({layer for layer, _ in tensors}),
-            num_attention_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_dim=head_dim,
-            max_model_len=8192,
-            **model,
+            **{
+                "num_layers": len({layer for layer, _ in tensors}),
+                "num_attention_heads": num_heads,
+                "num_kv_heads": num_heads,
+                "head_dim": head_dim,
+                "max_model_len": 8192,
+            }
+            | dict(model),
         ),
         engine=EngineRecord(
             name="fabricated",
@@ -180,6 +203,7 @@ def _write_records(
             kv_cache_dtype=kv_cache_dtype,
             block_size=16,
             tensor_parallel_size=num_ranks,
+            settings=dict(settings),
         ),
         privacy=PrivacyRecord(key_id="00000000"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.calibration.manifest import parse_manifest
@@ -53,23 +54,31 @@ def audit_context(
     """
     manifest = parse_manifest(artifact.manifest)
     length = manifest.dataset.calibration.max_position + 1 if manifest else calibrated_at_length
+    cache = artifact.model.cache.joined(trace.cache_layers) if trace else artifact.model.cache
     num_layers, num_kv_heads = _shape(artifact, trace)
+    sizes_are_known = trace is not None or artifact.model.num_layers is not None
+    if cache.is_latent:
+        num_kv_heads, cache = 1, replace(cache, kv_heads=1, kv_heads_of={})
     if trace is not None and trace.cache_kind == "static_fp8":
         backend = backend or next(iter(trace.layers.values())).backend
         tp = tp or trace.record.engine.tensor_parallel_size
     resolved = resolve(
         artifact,
         num_layers=num_layers,
-        kv_heads_per_layer=num_kv_heads,
+        kv_heads_per_layer={n: min(cache.heads(n, num_kv_heads), num_kv_heads) for n in range(num_layers)},
         loader=engine,
         backend=backend,
         tp=tp,
+        cache=cache,
+        sizes_are_known=sizes_are_known,
     )
     return AuditContext(
         artifact=artifact,
         resolved=resolved,
         num_layers=num_layers,
         num_kv_heads=num_kv_heads,
+        cache=cache,
+        sizes_are_known=sizes_are_known,
         observed=observed,
         manifest=manifest,
         calibrated_length=length,

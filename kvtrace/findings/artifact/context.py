@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ import numpy as np
 from kvtrace.numerics import DEFAULT_ENGINE, find_engine
 from kvtrace.numerics.formats import E4M3FN
 from kvtrace.scales.loaders.contract import HeadLayout
+from kvtrace.trace.cache_layers import CacheLayers
 
 if TYPE_CHECKING:
     from kvtrace.calibration.magnitudes import Group, Magnitudes
@@ -60,11 +61,36 @@ class AuditContext:
     resolved: ResolvedScales
     num_layers: int
     num_kv_heads: int
+    """Of the layer that has most; `heads` says how many each has."""
+    cache: CacheLayers = field(default_factory=CacheLayers)
+    """Which layers own a cache, by the artifact's configuration and the trace."""
+    sizes_are_known: bool = True
+    """False: layers and heads are guessed from the artifact, and say nothing about it."""
     observed: Observed | None = None
     manifest: Manifest | None = None
     calibrated_length: int | None = None
     """Positions below this were calibrated on: from the manifest, or as the user says."""
     weights: WeightsComparison | None = None
+
+    def heads(self, layer: int) -> int:
+        """Return the number of KV heads of a layer."""
+        return min(self.cache.heads(layer, self.num_kv_heads), self.num_kv_heads)
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """Return the layers whose cache the artifact is about: those that keep none are left out, and those
+        that were left in the model's dtype on purpose.
+
+        Where the model's size is unknown these are the layers that have a scale.
+        """
+        if not self.sizes_are_known:
+            return self.artifact.layers
+        is_other = self.artifact.number_format not in (None, "fp8")
+        if self.cache.holds_scales or (is_other and not self.artifact.layers):
+            return ()
+        left_out = {n for n in range(self.num_layers) if self.artifact.format_of(n) == "none"}
+        left_out = (left_out | self.cache.unquantized) - set(self.artifact.layers)
+        return tuple(n for n in range(self.num_layers) if n not in self.cache.stateful | left_out)
 
     @cached_property
     def shipped(self) -> dict[Group, StoredScale]:

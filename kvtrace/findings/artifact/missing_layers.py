@@ -1,4 +1,4 @@
-"""Scales shipped for fewer layers than the model has."""
+"""Scales shipped for fewer layers than write or read an FP8 cache."""
 
 from __future__ import annotations
 
@@ -16,35 +16,67 @@ if TYPE_CHECKING:
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield an error where some, not all, layers lack a K or V scale."""
-    missing = {
-        tensor: [n for n in range(context.num_layers) if (n, 0, tensor) not in context.shipped]
-        for tensor in ("k", "v")
-    }
-    layers = sorted(set(missing["k"]) | set(missing["v"]))
-    if not layers or not context.artifact.layers:
+    """Yield an error where some, not all, layers with a cache of their own lack a K or V scale, and one where
+    layers that read another's cache lack its scales.
+
+    A layer that keeps a state, or was left in the model's dtype on purpose, lacks nothing.
+    """
+    if not context.artifact.layers:
         return
-    yield Finding(
-        id="missing-layers",
-        severity="error",
-        message=f"no scale is shipped in {layer_ranges(layers)} of {context.num_layers}; the engine uses "
-        f"{_what_happens(context, layers)} there",
-        action="Calibrate every layer, or leave these layers unquantized (vLLM: "
-        f"--kv-cache-dtype-skip-layers {' '.join(map(str, layers))}).",
-        layers=tuple(layers),
-        evidence=(
-            {
-                "num_layers": context.num_layers,
-                "num_layers_without_k": len(missing["k"]),
-                "num_layers_without_v": len(missing["v"]),
-            },
-        ),
-    )
+    missing = {tensor: _missing(context, tensor) for tensor in context.cache.tensors}
+    layers = sorted({layer for found in missing.values() for layer in found})
+    own = context.cache.own_cache(layers)
+    if own:
+        yield Finding(
+            id="missing-layers",
+            severity="error",
+            message=f"no scale is shipped in {layer_ranges(own)} of {context.num_layers}; the engine uses "
+            f"{_what_happens(context, own)} there",
+            action="Calibrate every layer, or leave these layers unquantized (vLLM: "
+            f"--kv-cache-dtype-skip-layers {' '.join(map(str, own))}).",
+            layers=tuple(own),
+            evidence=(_evidence(context, missing),),
+        )
+    shared = [layer for layer in layers if layer in context.cache.shared]
+    if shared:
+        yield Finding(
+            id="missing-layers",
+            severity="error",
+            message=f"{layer_ranges(shared)} read the cache of {_targets(context, shared)} and need its "
+            "scales under their own names; none is shipped, so vLLM up to 0.32 reads that cache with 1.0",
+            action="Copy to each layer the scales of the one whose cache it reads (`kvtrace calibrate` "
+            "does). Do not leave these layers out of FP8: they would read FP8 codes as the model's dtype.",
+            layers=tuple(shared),
+            evidence=(
+                _evidence(context, missing)
+                | {"reads_cache_of": {str(n): context.cache.shared[n] for n in shared}},
+            ),
+        )
+
+
+def _missing(context: AuditContext, tensor: str) -> list[int]:
+    k_serves = context.cache.k_serves_v if tensor == "v" else frozenset()
+    return [n for n in context.layers if (n, 0, tensor) not in context.shipped and n not in k_serves]
+
+
+def _targets(context: AuditContext, shared: list[int]) -> str:
+    targets = {context.cache.shared[layer] for layer in shared}
+    known = sorted(target for target in targets if target is not None)
+    return layer_ranges(known) if known and None not in targets else "an earlier layer of their kind"
 
 
 def _what_happens(context: AuditContext, layers: list[int]) -> str:
-    used = {context.resolved.scale(layer, 0, tensor).is_default for layer in layers for tensor in ("k", "v")}
+    in_use = (context.resolved.scales.get((n, 0, tensor)) for n in layers for tensor in ("k", "v"))
+    used = {scale.is_default for scale in in_use if scale is not None}
     return "1.0" if used == {True} else "1.0 or the other tensor's scale"
+
+
+def _evidence(context: AuditContext, missing: dict[str, list[int]]) -> dict[str, object]:
+    return {
+        "num_layers": context.num_layers,
+        "num_layers_without_k": len(missing["k"]),
+        "num_layers_without_v": len(missing.get("v", ())),
+    }
 
 
 RULE: Final = ArtifactRule(

@@ -15,6 +15,7 @@ from kvtrace.findings.artifact import (
     kv_swapped,
     merged_kv,
     missing_layers,
+    other_format,
     outside_envelope,
     per_head_collapsed,
     pre_rope_keys,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 RULES: Final[tuple[ArtifactRule, ...]] = (
     wrong_model.RULE,
     engine_crash.RULE,
+    other_format.RULE,
     unusable_values.RULE,
     scales_not_loaded.RULE,
     silent_default.RULE,

@@ -31,11 +31,14 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 evidence=({"engine": context.resolved.setup.loader.name, "num_layers": len(shipped)},),
             )
     for note in context.resolved.notes_of("duplicated"):
+        by_design = set(note.layers) <= context.cache.k_serves_v
         yield Finding(
             id="silent-default",
             severity="warning",
-            message=note.text,
-            action="Ship a usable V scale in every layer.",
+            message=note.text + (", by design: they have no projection for V" if by_design else ""),
+            action="Check V's range against K's scale: capture a trace and give it with --trace."
+            if by_design
+            else "Ship a usable V scale in every layer.",
             layers=note.layers,
             evidence=({"engine": context.resolved.setup.loader.name, "num_layers": len(note.layers)},),
         )

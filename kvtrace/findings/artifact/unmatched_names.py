@@ -15,16 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
+    from kvtrace.scales.artifact import UnmatchedName
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
     """Yield a finding for names that look like KV-cache scales: an error where a layer has no other scale."""
-    names = [u.name for u in context.artifact.unmatched]
+    unmatched = [u for u in context.artifact.unmatched if u.why != "other-format"]
+    names = [u.name for u in unmatched]
     dropped = unmapped(context.artifact)
     names += [s.key for s in dropped]
     if not names:
         return
-    layers = {layer_of(name) for name in names} - {None}
+    of_the_model = [u.name for u in unmatched if u.why != "other-module"] + [s.key for s in dropped]
+    layers = {layer_of(name) for name in of_the_model} - {None}
     mapped = [s for s in context.artifact.scales if s not in dropped and s.tensor in ("k", "v", "kv")]
     used = {scale.layer for scale in mapped}
     orphaned = sorted(layer for layer in layers if layer is not None and layer not in used)
@@ -32,16 +35,18 @@ def check(context: AuditContext) -> Iterator[Finding]:
         id="unmatched-names",
         severity="error" if orphaned else "warning",
         message=f"{len(names)} names look like KV-cache scales and are dropped silently by the engine, such "
-        f"as {plain(names[0], 100)}{_why(context)}",
+        f"as {plain(names[0], 100)}{_why(unmatched)}",
         action="Rename them to `…self_attn.k_scale` and `…self_attn.v_scale`, list their file in the "
-        "checkpoint's index, or export again with a current tool.",
+        "checkpoint's index, or export again with a current tool."
+        if of_the_model
+        else "Export again without scales for these modules: engines may stop at names they do not know.",
         layers=tuple(orphaned),
         evidence=({"num_names": len(names), "names": [plain(name, 200) for name in names[:50]]},),
     )
 
 
-def _why(context: AuditContext) -> str:
-    reasons = {unmatched.reason for unmatched in context.artifact.unmatched}
+def _why(unmatched: list[UnmatchedName]) -> str:
+    reasons = {one.reason for one in unmatched}
     return f" ({plain(reasons.pop(), 120)})" if len(reasons) == 1 else ""
 
 

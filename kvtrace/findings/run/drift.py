@@ -23,7 +23,7 @@ from kvtrace.findings.wording import recalibrate_command, some_heads, tensors_of
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from kvtrace.findings.finding import Head
     from kvtrace.findings.run.case import Case, Subject
@@ -71,7 +71,7 @@ def check(case: Case) -> Iterator[Finding]:
             for drift in located.drifts:
                 same[drift.split.kind, drift.split.value].append(drift)
         for drifts in same.values():
-            yield _finding(case, subject, drifts)
+            yield _finding(case, subject, drifts, {value for kind, value in same if kind == "position"})
 
 
 def located_clipping(case: Case, subject: Subject) -> dict[str, Located]:
@@ -115,7 +115,9 @@ def _units(case: Case, subject: Subject, tensor: str, heads: Sequence[Head]) -> 
     )
 
 
-def _finding(case: Case, subject: Subject, drifts: Sequence[Drift]) -> Finding:
+def _finding(
+    case: Case, subject: Subject, drifts: Sequence[Drift], octaves: Collection[str | int]
+) -> Finding:
     first = max(drifts, key=lambda drift: drift.inside_frac)
     split = first.split
     heads = tuple(head for drift in drifts for head in drift.heads)
@@ -144,7 +146,7 @@ def _finding(case: Case, subject: Subject, drifts: Sequence[Drift]) -> Finding:
             f"{first.num_requests} requests (at least {percent(first.inside_low)} at 97.5 %), elsewhere "
             f"{percent(first.outside_frac)}"
         ),
-        action=_action(case, subject, split),
+        action=_action(case, subject, split, octaves),
         command=recalibrate_command(case, subject),
         evidence=tuple(case.rows(sql, 20)),
         sql=sql,
@@ -169,13 +171,14 @@ def _words(split: Split | None) -> str:
     )
 
 
-def _action(case: Case, subject: Subject, split: Split) -> str:
+def _action(case: Case, subject: Subject, split: Split, octaves: Collection[str | int]) -> str:
+    """Return what to do. octaves: every position's from which some head drifts; a limit must hold for all."""
     if split.kind == "workload":
         return f"Calibrate on that workload as well, and until then serve it {without_fp8(case, subject)}"
     if split.kind == "position":
         return (
             "Calibrate on requests that long, and until then limit FP8 to --max-model-len "
-            f"{2 ** int(split.value)}"
+            f"{2 ** min(map(int, octaves))}"
         )
     return (
         "Calibrate on outputs that long, decode included, and until then cap max_tokens at "

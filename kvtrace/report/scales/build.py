@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING, Literal
 from kvtrace.findings.artifact.audit import audit, audit_context, unit_of
 from kvtrace.findings.artifact.observed import Observed, observe
 from kvtrace.findings.artifact.weights import compare_weights
-from kvtrace.numerics.formats import E4M3FN
 from kvtrace.report.scales.model import (
     ArtifactSummary,
     AuditedFinding,
     EngineSummary,
+    LayerSummary,
+    ModuleSummary,
     ObservedTrace,
+    QueryScaleRow,
     ScaleRow,
     ScalesReport,
 )
+from kvtrace.scales.number_format import COVERED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kvtrace.findings.artifact.context import AuditContext
-    from kvtrace.scales.artifact import ScaleArtifact
+    from kvtrace.scales.artifact import ModuleScales, ScaleArtifact
     from kvtrace.trace.reader import Trace
 
 
@@ -70,6 +74,7 @@ def scales_report(
             num_layers_with_scales=len(artifact.layers),
             num_ranks=artifact.num_ranks,
             unmatched_names=tuple(u.name for u in artifact.unmatched),
+            number_format=artifact.number_format,
             envelope=manifest.dataset.calibration.model_dump(mode="json") if manifest else None,
         ),
         engine=EngineSummary(
@@ -78,10 +83,14 @@ def scales_report(
             tp=resolved.setup.tp,
             granularity=resolved.granularity,
             notes=tuple(note.text for note in resolved.notes),
+            remarks=tuple(note.text for note in resolved.notes_of("information")),
         ),
         trace=_trace_summary(observed) if observed else None,
         findings=tuple(map(AuditedFinding.of, audit(context))),
         scales=tuple(_rows(context)),
+        q_scales=tuple(_q_rows(context)),
+        layers=tuple(_layers(context)),
+        other_modules=tuple(map(_module, artifact.other_modules)),
     )
 
 
@@ -106,12 +115,54 @@ def _trace_summary(observed: Observed) -> ObservedTrace:
 
 
 def _rows(context: AuditContext) -> list[ScaleRow]:
+    observed = context.observed.trace.layers if context.observed else {}
     rows = []
-    for layer in range(context.num_layers):
-        for head in range(context.num_kv_heads):
-            for tensor in ("k", "v"):
+    for layer in sorted({*context.layers, *observed}):
+        for head in range(context.heads(layer)):
+            for tensor in context.cache.tensors:
                 rows.append(_row(context, layer, head, "k" if tensor == "k" else "v"))  # noqa: PERF401
     return rows
+
+
+def _q_rows(context: AuditContext) -> Iterator[QueryScaleRow]:
+    for stored in sorted((s for s in context.artifact.scales if s.tensor == "q"), key=lambda s: s.layer):
+        heads = range(context.heads(stored.layer))
+        in_use = [context.resolved.scales.get((stored.layer, head, "q")) for head in heads]
+        known = [scale for scale in in_use if scale is not None]
+        used = max(known, key=lambda scale: scale.value, default=None)
+        yield QueryScaleRow(
+            layer=stored.layer,
+            shipped_scale=max(stored.values),
+            shipped_origin=stored.origin,
+            engine_scale=used.value if used else None,
+            engine_origin=used.origin if used else None,
+        )
+
+
+def _layers(context: AuditContext) -> Iterator[LayerSummary]:
+    for layer in range(context.num_layers if context.sizes_are_known else 0):
+        number_format = context.artifact.format_of(layer)
+        if layer in context.cache.stateful:
+            yield LayerSummary(layer=layer, keeps="state")
+        elif layer in context.cache.shared:
+            at = context.cache.shared[layer]
+            yield LayerSummary(layer=layer, keeps="shared cache", reads_cache_of=at)
+        elif number_format == "none" or layer in context.cache.unquantized:
+            yield LayerSummary(layer=layer, keeps="unquantized cache")
+        elif number_format != "fp8":
+            yield LayerSummary(layer=layer, keeps="other format", number_format=number_format)
+
+
+def _module(module: ModuleScales) -> ModuleSummary:
+    assert module.kind != "language", "those are the artifact's own"
+    values = [value for scale in module.scales for value in scale.values]
+    return ModuleSummary(
+        kind=module.kind,
+        prefix=module.prefix,
+        num_scales=len(module.scales),
+        min_scale=min(values),
+        max_scale=max(values),
+    )
 
 
 def _row(context: AuditContext, layer: int, head: int, tensor: Literal["k", "v"]) -> ScaleRow:
@@ -131,7 +182,13 @@ def _row(context: AuditContext, layer: int, head: int, tensor: Literal["k", "v"]
         engine_scale=in_use.value if in_use else None,
         engine_origin=in_use.origin if in_use else None,
         effective_scale=observed.effective(group) if observed else None,
-        covered_amax=in_use.value * E4M3FN.max_value if in_use else None,
+        covered_amax=_covered(context, layer, in_use.value if in_use else value),
         observed_amax=counted.amax if counted else None,
         optimal_scale=observed.optimal.get(served) if observed else None,
     )
+
+
+def _covered(context: AuditContext, layer: int, scale: float | None) -> float | None:
+    """Return the largest magnitude that a scale covers in the layer's own number format."""
+    per_scale = COVERED.get(context.artifact.format_of(layer))
+    return None if scale is None or per_scale is None else scale * per_scale

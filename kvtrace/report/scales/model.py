@@ -14,7 +14,7 @@ from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 if TYPE_CHECKING:
     from kvtrace.findings.finding import Finding
 
-SCALES_REPORT_VERSION: Final = "1.1"
+SCALES_REPORT_VERSION: Final = "1.2"
 
 
 class _Part(BaseModel):
@@ -32,6 +32,8 @@ class ArtifactSummary(_Part):
     num_layers_with_scales: int
     num_ranks: int | None
     unmatched_names: tuple[str, ...]
+    number_format: str | None = None
+    """fp8, int8, int8-per-channel, nvfp4, mixed (layers differ) or unknown; null: no scales. Since 1.2."""
     envelope: dict[str, Any] | None
     """What a manifest says was calibrated on; null without one."""
 
@@ -45,6 +47,28 @@ class EngineSummary(_Part):
     granularity: Literal["tensor", "attn_head"]
     """As applied."""
     notes: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+    """Those of them that no finding repeats: which versions read the format, say. Since 1.2."""
+
+
+class LayerSummary(_Part):
+    """A layer that is no plain layer with an FP8 cache of its own. Since 1.2."""
+
+    layer: int
+    keeps: Literal["state", "shared cache", "unquantized cache", "other format"]
+    reads_cache_of: int | None = None
+    """The earlier layer whose cache it reads; null: none, or it is not known which."""
+    number_format: str | None = None
+
+
+class ModuleSummary(_Part):
+    """Scales that are not the language model's. Since 1.2."""
+
+    kind: Literal["draft", "vision", "audio", "encoder", "cross-attention", "unknown"]
+    prefix: str
+    num_scales: int
+    min_scale: float
+    max_scale: float
 
 
 class ObservedTrace(_Part):
@@ -105,10 +129,20 @@ class ScaleRow(_Part):
     effective_scale: float | None
     """What the traced engine used; null where its cache was not static FP8."""
     covered_amax: float | None
-    """448 × engine_scale"""
+    """448 × engine_scale; of INT8 127 × the scale; null where block scales decide it."""
     observed_amax: float | None
     optimal_scale: float | None
     """bfloat16 scale of least squared error on the trace; one for all heads of a per-tensor artifact."""
+
+
+class QueryScaleRow(_Part):
+    """The scale of Q in one layer; of several heads the largest. Since 1.2."""
+
+    layer: int
+    shipped_scale: float
+    shipped_origin: str
+    engine_scale: float | None
+    engine_origin: str | None
 
 
 class ScalesReport(_Part):
@@ -120,6 +154,10 @@ class ScalesReport(_Part):
     trace: ObservedTrace | None
     findings: tuple[AuditedFinding, ...]
     scales: tuple[ScaleRow, ...]
+    q_scales: tuple[QueryScaleRow, ...] = ()
+    """Of the layers that ship one."""
+    layers: tuple[LayerSummary, ...] = ()
+    other_modules: tuple[ModuleSummary, ...] = ()
 
     @property
     def has_errors(self) -> bool:

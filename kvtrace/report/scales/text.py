@@ -6,6 +6,7 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
+from kvtrace.scales.modules import TITLES
 from kvtrace.scales.resolve import layer_ranges
 from kvtrace.trace.cache_dtypes import quantized_names
 
@@ -23,6 +24,12 @@ _COLUMNS: Final = (
     ("optimal", "optimal_scale"),
 )
 _WIDTH: Final = 11
+_HEAD: Final = TextWrapper(width=80, initial_indent="  ", subsequent_indent="    ")
+_KEEPS: Final = {
+    "state": ("keeps a state and no KV cache", "keep a state and no KV cache"),
+    "shared cache": ("reads the cache of an earlier layer", "read the cache of an earlier layer"),
+    "unquantized cache": ("keeps the model's dtype", "keep the model's dtype"),
+}
 _WRAPPED: Final = TextWrapper(width=80, initial_indent=" " * 8, subsequent_indent=" " * 8)
 
 
@@ -39,10 +46,15 @@ def _head(report: ScalesReport) -> Iterator[str]:
         f"  format {artifact.format}, one scale per {artifact.granularity}, "
         f"{artifact.num_layers_with_scales} layers, sha256 {artifact.sha256[:16]}"
     )
+    if artifact.number_format not in (None, "fp8"):
+        yield f"  number format {artifact.number_format}"
+    yield from _layers_and_modules(report)
     backend = f", backend {plain(engine.backend)}" if engine.backend else ""
     yield (
         f"  as {engine.engine} would apply it: tensor parallel {engine.tp}{backend}, per {engine.granularity}"
     )
+    for remark in engine.remarks:
+        yield from _HEAD.wrap(plain(remark, 300))
     if artifact.envelope:
         rows = artifact.envelope
         workloads = ", ".join(plain(w) for w in sorted({cell["workload"] for cell in rows["cells"]}))
@@ -60,6 +72,22 @@ def _head(report: ScalesReport) -> Iterator[str]:
         if report.trace.cache_kind == "other":
             names = plain(quantized_names(report.trace.cache_dtypes), 60)
             yield f"  its cache was {names}, which is not static FP8"
+
+
+def _layers_and_modules(report: ScalesReport) -> Iterator[str]:
+    """Say which layers are no plain ones, and what scales are not the language model's."""
+    for keeps, (one, several) in _KEEPS.items():
+        layers = [found.layer for found in report.layers if found.keeps == keeps]
+        if layers:
+            yield from _HEAD.wrap(f"{layer_ranges(layers)} {one if len(layers) == 1 else several}")
+    for module in report.other_modules:
+        shown = f"{module.min_scale:.4g}"
+        if module.max_scale != module.min_scale:
+            shown += f" to {module.max_scale:.4g}"
+        yield from _HEAD.wrap(
+            f"{module.num_scales} scales ({shown}) under {plain(module.prefix, 80)} belong to "
+            f"{TITLES[module.kind]}"
+        )
 
 
 def _findings(report: ScalesReport) -> Iterator[str]:
@@ -84,14 +112,24 @@ def _table(report: ScalesReport) -> Iterator[str]:
     rows: dict[tuple[int, str], list[ScaleRow]] = {}
     for row in report.scales:
         rows.setdefault((row.layer, row.tensor), []).append(row)
+    queries = {row.layer: row for row in report.q_scales}
+    last = set({layer: (layer, tensor) for layer, tensor in rows}.values())
     for (layer, tensor), heads in rows.items():
         cells = "".join(f"{_cell(heads, field):>{_WIDTH}}" for _, field in _COLUMNS)
         yield f"{layer:>5} {tensor.upper()}  {cells}"
+        if (layer, tensor) in last and (query := queries.get(layer)):
+            engine = "-" if query.engine_scale is None else f"{query.engine_scale:.4g}"
+            yield f"{layer:>5} Q  {query.shipped_scale:>{_WIDTH}.4g}{engine:>{_WIDTH}}"
     yield ""
     yield "Scales: shipped; engine, what it would use; effective, what the traced engine"
-    yield "used; optimal, of least squared error. covered: 448 × engine. observed: largest"
+    yield f"used; optimal, of least squared error. covered: {_covered(report)}. observed: largest"
     yield "magnitude in the trace. …: heads differ; the largest is shown, but of covered"
     yield "and observed the head with the least headroom. -: not there, or not measured."
+
+
+def _covered(report: ScalesReport) -> str:
+    is_int8 = (report.artifact.number_format or "").startswith("int8")
+    return "127 × shipped" if is_int8 else "448 × engine"
 
 
 def _cell(heads: list[ScaleRow], field: str) -> str:

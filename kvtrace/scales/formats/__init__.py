@@ -5,6 +5,7 @@ artifact.
 from kvtrace.scales.formats import (
     autofp8,
     compressed_tensors,
+    mistral,
     modelopt,
     none,
     quark,
@@ -18,6 +19,7 @@ FORMATS: tuple[Format, ...] = (
     vllm_json.FORMAT,
     sglang_json.FORMAT,
     tensorrt_llm.FORMAT,
+    mistral.FORMAT,
     modelopt.NVFP4,
     modelopt.MEGATRON,
     modelopt.HF,

@@ -7,6 +7,7 @@ by up to 0.4 %. Calibrated on keys before RoPE. Source: AutoFP8, and checkpoints
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvtrace.scales.artifact import DeclaredScheme
@@ -35,7 +36,7 @@ def recognizes_generation_2(source: ArtifactSource) -> bool:
 
 def read(source: ArtifactSource) -> Reading:
     """Read both generations' names."""
-    scales, unmatched = read_tensors(source, _rule)
+    reading = read_tensors(source, _rule)
     declared = source.quantization.get("kv_cache_scheme")
     scheme = DeclaredScheme(
         quant_method=_METHOD,
@@ -43,7 +44,7 @@ def read(source: ArtifactSource) -> Reading:
         dynamic=declared != "static" if isinstance(declared, str) else None,
         algorithm=declared if isinstance(declared, str) else None,
     )
-    return Reading(scales, unmatched, scheme)
+    return replace(reading, scheme=scheme)
 
 
 def _rule(name: str) -> ScaleTensor | None:

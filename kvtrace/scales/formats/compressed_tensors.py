@@ -8,11 +8,13 @@ Source: compressed-tensors 0.20, llm-compressor 0.14.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.scales.artifact import DeclaredScheme
 from kvtrace.scales.formats.contract import Format, Reading, read_tensors, text_of
 from kvtrace.scales.names import output_tensor, vllm_tensor
+from kvtrace.scales.number_format import scheme_format
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
@@ -40,8 +42,7 @@ def recognizes_old(source: ArtifactSource) -> bool:
 
 def read(source: ArtifactSource) -> Reading:
     """Read both generations' names."""
-    scales, unmatched = read_tensors(source, _rule)
-    return Reading(scales, unmatched, declared_scheme(source))
+    return replace(read_tensors(source, _rule), scheme=declared_scheme(source))
 
 
 def declared_scheme(source: ArtifactSource) -> DeclaredScheme:
@@ -59,6 +60,7 @@ def declared_scheme(source: ArtifactSource) -> DeclaredScheme:
         dynamic=dynamic if isinstance(dynamic, bool) else None,
         symmetric=symmetric if isinstance(symmetric, bool) else None,
         observer=text_of(scheme.get("observer")),
+        number_format=scheme_format(bits if type(bits) is int else None, text_of(scheme.get("type"))),
     )
 
 

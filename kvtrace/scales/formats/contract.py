@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import ArtifactError
 from kvtrace.plain_text import plain
-from kvtrace.scales.artifact import DeclaredScheme, Granularity, StoredScale, UnmatchedName
-from kvtrace.scales.names import MAX_LAYER, is_zero_point, layer_of, resembles_kv_scale
+from kvtrace.scales.artifact import DeclaredScheme, Granularity, ModuleScales, StoredScale, UnmatchedName
+from kvtrace.scales.modules import TITLES, WITHOUT_CACHE, module_of, prefix_of
+from kvtrace.scales.names import MAX_LAYER, is_per_channel, is_zero_point, layer_of, resembles_kv_scale
+from kvtrace.scales.number_format import named_format
 from kvtrace.scales.safetensors import FLOAT_DTYPES, MAX_SCALE_VALUES, TensorRef, read_values
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
     from kvtrace.scales.artifact import ScaleTensor
     from kvtrace.scales.loaders.loader import LoaderName
+    from kvtrace.scales.modules import ModuleKind
     from kvtrace.scales.source import ArtifactSource
-
-_LAYER_NUMBER: Final = re.compile(r"(?:^|\.)[0-9]+(?:\.|$)")
+    from kvtrace.trace.cache_layers import CacheLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Reading:
     unmatched: tuple[UnmatchedName, ...] = ()
     scheme: DeclaredScheme = field(default_factory=DeclaredScheme)
     num_ranks: int | None = None
+    other_modules: tuple[ModuleScales, ...] = ()
 
     @property
     def granularity(self) -> Granularity:
@@ -73,22 +75,27 @@ def read_tensors(
     source: ArtifactSource,
     rule: Callable[[str], ScaleTensor | None],
     rank_of: Callable[[TensorRef], int] | None = None,
-) -> tuple[tuple[StoredScale, ...], tuple[UnmatchedName, ...]]:
-    """Read every tensor that `rule` names, and list those that only look like KV-cache scales.
+) -> Reading:
+    """Read every tensor that `rule` names, module by module, and list those that only look like KV-cache
+    scales.
 
-    Returns (scales, unmatched), both in file order. Raises ArtifactError: a file is cut.
+    All is in file order. The scheme is not read here. Raises ArtifactError: a file is cut.
     """
     scales: list[StoredScale] = []
     unmatched: list[UnmatchedName] = []
     for ref in source.tensors:
         tensor = rule(ref.name)
-        if tensor is None and (is_zero_point(ref.name) or not resembles_kv_scale(ref.name)):
+        if tensor is None and not _is_to_be_named(ref):
             continue
         file = source.relative(ref.path)
         problem = _problem(ref, tensor)
         if tensor is None or problem:
             unmatched.append(
-                UnmatchedName(ref.name, file, problem or "no engine maps this name to a KV-cache scale")
+                UnmatchedName(ref.name, file, problem, "unusable-tensor")
+                if problem
+                else UnmatchedName(ref.name, file, "an INT8 cache's, per channel", "other-format")
+                if is_per_channel(ref.name)
+                else UnmatchedName(ref.name, file, "no engine maps this name to a KV-cache scale")
             )
             continue
         layer = layer_of(ref.name)
@@ -97,8 +104,14 @@ def read_tensors(
         scales.append(
             StoredScale(layer, tensor, read_values(ref), ref.shape, ref.dtype, file, ref.name, rank)
         )
-    kept, others = _of_one_module(scales)
-    return tuple(kept), (*unmatched, *others)
+    kept, others = _by_module(scales, source.model.cache)
+    unmatched += [
+        UnmatchedName(one.key, one.file, f"it belongs to {TITLES[module.kind]}", "other-module")
+        for module in others
+        if module.kind in WITHOUT_CACHE
+        for one in module.scales
+    ]
+    return Reading(kept, tuple(unmatched), other_modules=others)
 
 
 def read_scaling_factors(source: ArtifactSource) -> Reading:
@@ -126,7 +139,7 @@ def read_scaling_factors(source: ArtifactSource) -> Reading:
                     f"{source.path}: the factor of rank {rank}, layer {layer} is {str(value)[:40]!r}, not a "
                     "number"
                 )
-            key = f"kv_cache.scaling_factor.{rank}.{layer}"
+            key = f"kv_cache.scaling_factor.{rank_key}.{layer_key}"
             number = _as_float(value)
             scales.append(StoredScale(layer, "kv", (number,), (), "JSON", source.path.name, key, rank))
     dtype = cache.get("dtype") if isinstance(cache, dict) else None
@@ -134,9 +147,19 @@ def read_scaling_factors(source: ArtifactSource) -> Reading:
         has_kv_scheme=True,
         dynamic=False,
         algorithm=text_of(dtype),
+        number_format=named_format(dtype) if isinstance(dtype, str) else None,
         model_type=text_of(document.get("model_type")),
+        refused=_odd_key(ranks),
     )
     return Reading(tuple(scales), scheme=scheme, num_ranks=len(ranks))
+
+
+def _odd_key(ranks: dict[str, Any]) -> str | None:
+    keys = [key for rank, layers in ranks.items() for key in (rank, *layers)]
+    odd = next((key for key in keys if not key.isdecimal()), None)
+    return (
+        None if odd is None else f"its keys are like {plain(odd, 20)!r}, where the engine reads bare numbers"
+    )
 
 
 def text_of(value: object) -> str | None:
@@ -159,25 +182,40 @@ def _problem(ref: TensorRef, tensor: ScaleTensor | None) -> str | None:
     return None
 
 
-def _of_one_module(scales: list[StoredScale]) -> tuple[list[StoredScale], list[UnmatchedName]]:
-    """Keep the scales of the module that has most, where several have layers of the same numbers.
+def _is_to_be_named(ref: TensorRef) -> bool:
+    """Whether a tensor that no rule reads looks like a KV-cache scale; one of blocks is a weight's."""
+    if is_zero_point(ref.name) or sum(n > 1 for n in ref.shape) > 1:
+        return False
+    return is_per_channel(ref.name) or resembles_kv_scale(ref.name)
 
-    A multi-modal model's vision tower counts its layers from 0 as well; its cache is none of ours.
+
+def _by_module(
+    scales: list[StoredScale], layers: CacheLayers
+) -> tuple[tuple[StoredScale, ...], tuple[ModuleScales, ...]]:
+    """Return the language model's scales and those of each other module.
+
+    A module of an unknown name is the language model where it is alone and no name of a language model is
+    there.
     """
-    prefix_of = {scale.key: _LAYER_NUMBER.split(scale.key, maxsplit=1)[0] for scale in scales}
-    places = Counter((scale.layer, scale.tensor, scale.rank) for scale in scales)
-    if all(count == 1 for count in places.values()):
-        return scales, []
-    (most, _), *_ = Counter(prefix_of.values()).most_common(1)
-    kept = [s for s in scales if prefix_of[s.key] == most or places[s.layer, s.tensor, s.rank] == 1]
-    dropped = [s for s in scales if s not in kept]
-    reason = f"layers of {plain(most, 80)!r} have the same numbers and more scales"
-    return kept, [UnmatchedName(s.key, s.file, reason) for s in dropped]
+    found: dict[tuple[ModuleKind, str], list[StoredScale]] = defaultdict(list)
+    for scale in scales:
+        kind = module_of(scale.key, scale.layer, layers)
+        found[kind, prefix_of(scale.key, scale.layer)].append(scale)
+    kinds = [kind for kind, _ in found]
+    if "language" not in kinds and kinds.count("unknown") == 1:
+        found = {("language" if kind == "unknown" else kind, at): own for (kind, at), own in found.items()}
+    others = tuple(
+        ModuleScales(kind, prefix, tuple(own)) for (kind, prefix), own in found.items() if kind != "language"
+    )
+    apart = {id(scale) for module in others for scale in module.scales}
+    return tuple(scale for scale in scales if id(scale) not in apart), others
 
 
-def _index(key: str, source: ArtifactSource, what: str) -> int:
+def _index(text: str, source: ArtifactSource, what: str) -> int:
+    # Published files spell ranks and layers so; engines read the number alone, and refuse these.
+    key = text.removeprefix(f"{what}_").removeprefix(what)
     if not (key.isascii() and key.isdigit() and len(key) <= len(str(MAX_LAYER))):
-        raise ArtifactError(f"{source.path}: {key[:40]!r} in kv_cache.scaling_factor is no {what} number")
+        raise ArtifactError(f"{source.path}: {text[:40]!r} in kv_cache.scaling_factor is no {what} number")
     return int(key)
 
 

@@ -7,27 +7,46 @@ With NVFP4 the stored number is still amax / 448: block scales exist only at run
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace.plain_text import plain
 from kvtrace.scales.formats.compressed_tensors import declared_scheme
 from kvtrace.scales.formats.contract import Format, Reading, read_tensors, text_of
-from kvtrace.scales.names import vllm_tensor
+from kvtrace.scales.names import layer_of, vllm_tensor
+from kvtrace.scales.number_format import named_format
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
+    from kvtrace.scales.number_format import NumberFormat
     from kvtrace.scales.source import ArtifactSource
 
 _METHOD = "modelopt"
+_WEIGHT_ALGORITHMS: Final = (
+    "FP8",
+    "FP8_PER_CHANNEL_PER_TOKEN",
+    "FP8_PB_WO",
+    "NVFP4",
+    "W4A16_NVFP4",
+    "MXFP8",
+    "MIXED_PRECISION",
+)
+"""Those that vLLM 0.32 loads (`QUANT_ALGOS`)."""
 
 
 def recognizes(source: ArtifactSource) -> bool:
-    """By the declared method or by `hf_quant_config.json`."""
-    return (source.quant_method or "").startswith(_METHOD) or source.hf_quant_config is not None
+    """By the declared method; by `hf_quant_config.json`, which vLLM reads where no method is declared."""
+    if source.quant_method is not None:
+        return source.quant_method.startswith(_METHOD)
+    return source.hf_quant_config is not None
 
 
 def recognizes_nvfp4(source: ArtifactSource) -> bool:
     """As ModelOpt, where the KV cache's algorithm is NVFP4."""
-    return recognizes(source) and (_algorithm(source) or "").upper() == "NVFP4"
+    if not recognizes(source):
+        return False
+    algorithm = _algorithm(source)
+    declared = named_format(algorithm) if algorithm else declared_scheme(source).number_format
+    return declared == "nvfp4"
 
 
 def recognizes_megatron(source: ArtifactSource) -> bool:
@@ -38,24 +57,73 @@ def recognizes_megatron(source: ArtifactSource) -> bool:
 
 def read(source: ArtifactSource) -> Reading:
     """Read the scales; the scheme's algorithm comes from whichever file names it."""
-    scales, unmatched = read_tensors(source, _rule)
-    algorithm = _algorithm(source)
-    scheme = replace(declared_scheme(source), quant_method=_METHOD, algorithm=algorithm)
-    return Reading(
-        scales, unmatched, replace(scheme, has_kv_scheme=scheme.has_kv_scheme or algorithm is not None)
+    reading = read_tensors(source, _rule)
+    algorithm, declared = _algorithm(source), declared_scheme(source)
+    number_format = named_format(algorithm) if algorithm else declared.number_format
+    scheme = replace(
+        declared,
+        quant_method=_vllm_method(source),
+        algorithm=algorithm,
+        has_kv_scheme=declared.has_kv_scheme or algorithm is not None,
+        number_format=number_format,
+        format_of_layer=_listed_layers(source) if number_format == "mixed" else {},
+        refused=_refused(source),
     )
+    return replace(reading, scheme=scheme)
+
+
+def _vllm_method(source: ArtifactSource) -> str:
+    """Return the method that vLLM 0.32 chooses by `quant_algo`; they differ for MLA layers alone."""
+    algorithm = text_of(_inner(source).get("quant_algo"))
+    return "modelopt_mixed" if (algorithm or "").upper() == "MIXED_PRECISION" else _METHOD
+
+
+def _refused(source: ArtifactSource) -> str | None:
+    """Return why vLLM 0.32 raises on the configuration (`ModelOptQuantConfigBase.from_config`)."""
+    if not source.quantization and source.hf_quant_config is None:
+        return None
+    algorithm = text_of(_inner(source).get("quant_algo"))
+    if not algorithm:
+        return "its quantization configuration has no quant_algo"
+    if algorithm.upper() not in _WEIGHT_ALGORITHMS:
+        return f"its quant_algo is {plain(algorithm, 40)}, which is none of {', '.join(_WEIGHT_ALGORITHMS)}"
+    return None
+
+
+def _inner(source: ArtifactSource) -> dict[str, Any]:
+    """Return the settings that vLLM reads: config.json's, else those of `hf_quant_config.json`."""
+    outer = source.quantization or source.hf_quant_config or {}
+    inner = outer.get("quantization")
+    return inner if isinstance(inner, dict) else outer
 
 
 def _algorithm(source: ArtifactSource) -> str | None:
-    inner = (source.hf_quant_config or {}).get("quantization")
-    for value in (
-        inner.get("kv_cache_quant_algo") if isinstance(inner, dict) else None,
-        source.quantization.get("kv_cache_scheme"),
-        source.quantization.get("kv_cache_quant_algo"),
-    ):
-        if text_of(value):
-            return text_of(value)
+    """Return the KV cache's algorithm as a text; config.json counts first, as in vLLM."""
+    for place in (source.quantization, source.hf_quant_config or {}):
+        inner = place.get("quantization")
+        for settings in (inner if isinstance(inner, dict) else {}, place):
+            if isinstance(settings.get("kv_cache_scheme"), dict):
+                return None  # its bits and type say it
+            for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
+                if found := text_of(settings.get(key)):
+                    return found
     return None
+
+
+def _listed_layers(source: ArtifactSource) -> dict[int, NumberFormat]:
+    """Return the format of each layer in `kv_cache_quantized_layers` (Model-Optimizer#2272)."""
+    hf_inner = (source.hf_quant_config or {}).get("quantization")
+    for settings in (_inner(source), hf_inner if isinstance(hf_inner, dict) else {}):
+        listed = settings.get("kv_cache_quantized_layers")
+        if isinstance(listed, dict):
+            return {
+                layer: named_format(config["quant_algo"])
+                for name, config in listed.items()
+                if (layer := layer_of(name)) is not None
+                and isinstance(config, dict)
+                and isinstance(config.get("quant_algo"), str)
+            }
+    return {}
 
 
 def _is_megatron(name: str) -> bool:
@@ -67,11 +135,5 @@ def _rule(name: str) -> ScaleTensor | None:
 
 
 HF = Format("modelopt", recognizes, read, quant_method=_METHOD)
-NVFP4 = Format(
-    "modelopt-nvfp4",
-    recognizes_nvfp4,
-    read,
-    quant_method=_METHOD,
-    remark="an NVFP4 cache has block scales made at run time; FP8 is evaluated here",
-)
+NVFP4 = Format("modelopt-nvfp4", recognizes_nvfp4, read, quant_method=_METHOD)
 MEGATRON = Format("modelopt-megatron", recognizes_megatron, read, quant_method=_METHOD)

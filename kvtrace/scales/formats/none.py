@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvtrace.scales.formats.compressed_tensors import METHOD, declared_scheme
 from kvtrace.scales.formats.contract import Format, Reading, read_tensors
+from kvtrace.scales.names import is_per_channel
 
 if TYPE_CHECKING:
     from kvtrace.scales.source import ArtifactSource
@@ -19,8 +21,11 @@ def recognizes(source: ArtifactSource) -> bool:
 
 def read(source: ArtifactSource) -> Reading:
     """Return no scales, and the names that look like some."""
-    _, unmatched = read_tensors(source, lambda _name: None)
-    return Reading((), unmatched, declared_scheme(source))
+    reading = read_tensors(source, lambda _name: None)
+    scheme = declared_scheme(source)
+    if any(is_per_channel(name.name) for name in reading.unmatched):
+        scheme = replace(scheme, number_format="int8-per-channel")
+    return replace(reading, scheme=scheme)
 
 
 # Files without a configuration are judged as what kvtrace itself writes would be.

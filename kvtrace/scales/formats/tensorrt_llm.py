@@ -7,10 +7,12 @@ format.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.scales.artifact import DeclaredScheme
 from kvtrace.scales.formats.contract import Format, PerRank, Reading, read_tensors, text_of
+from kvtrace.scales.number_format import named_format
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
@@ -28,11 +30,16 @@ def recognizes(source: ArtifactSource) -> bool:
 
 def read(source: ArtifactSource) -> Reading:
     """Read the factors of every rank."""
-    scales, unmatched = read_tensors(source, _rule, _rank_of)
+    reading = read_tensors(source, _rule, _rank_of)
     inner = (source.config or {}).get("quantization")
     algorithm = text_of(inner.get("kv_cache_quant_algo")) if isinstance(inner, dict) else None
-    scheme = DeclaredScheme(has_kv_scheme=algorithm is not None, dynamic=False, algorithm=algorithm)
-    return Reading(scales, unmatched, scheme, num_ranks=len({s.rank for s in scales}))
+    scheme = DeclaredScheme(
+        has_kv_scheme=algorithm is not None,
+        dynamic=False,
+        algorithm=algorithm,
+        number_format=named_format(algorithm) if algorithm else None,
+    )
+    return replace(reading, scheme=scheme, num_ranks=len({s.rank for s in reading.scales}))
 
 
 def _rule(name: str) -> ScaleTensor | None:

@@ -25,6 +25,7 @@ FORMAT = Format(
     recognizes,
     read_scaling_factors,
     per_rank=PerRank(read_by=("vllm", "sglang"), needs_every_layer=True),
-    remark="only old versions of vLLM read this file; the option is gone from those of today",
+    remark="only vLLM before 0.7 reads this file: in those of today the option is gone, and every scale is "
+    "1.0. SGLang reads it (--quantization-param-path) where it names a model_type",
     remark_for="vllm",
 )

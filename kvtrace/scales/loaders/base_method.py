@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtrace.scales.loaders.contract import HeadLayout, LayerScales, loaded
+from kvtrace.scales.loaders.loader import SGLANG
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleArtifact, StoredScale
@@ -33,22 +34,30 @@ def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: Loader
             found.add(
                 "crash",
                 f"the {tensor} scale has shape {list(scale.shape)}: this method takes one number, "
-                "and vLLM stops loading with a ValueError",
+                f"and {setup.loader.title} stops loading with a ValueError",
             )
     k, v, q = (_value(stored[tensor]) for tensor in ("k", "v", "q"))
+    if setup.loader is SGLANG:  # it takes a scale of 0 for a missing one
+        k, v = (_MISSING if value == 0 else value for value in (k, v))
     factor = 2.0 if setup.fnuz else 1.0
     k_origin, v_origin = _origin(stored["k"]), _origin(stored["v"])
     if k < 0 and v < 0:
         what = f"K's scale is {_shown(k)} and V's is {_shown(v)}, which counts as missing"
-        found.add("silent-default", f"{what}: vLLM uses 1.0 after one warning for the whole model")
+        found.add(
+            "silent-default", f"{what}: {setup.loader.title} uses 1.0 after one warning for the whole model"
+        )
         k, v, k_origin, v_origin, factor = 1.0, 1.0, "unit: none loaded", "unit: none loaded", 1.0
     elif not (k > 0 and v > 0):
         if not k > 0:
             found.add(
-                "crash", f"K's scale is {_shown(k)} and V's is {_shown(v)}: vLLM dies on a bare assertion"
+                "crash",
+                f"K's scale is {_shown(k)} and V's is {_shown(v)}: {setup.loader.title} dies on a bare "
+                "assertion",
             )
         elif stored["k"] is None or not stored["k"].key.endswith(".kv_scale"):
-            found.add("duplicated", f"V's scale is {_shown(v)}: vLLM uses K's for V without a word")
+            found.add(
+                "duplicated", f"V's scale is {_shown(v)}: {setup.loader.title} uses K's for V without a word"
+            )
         v, v_origin = k, k_origin
     found.fill("k", k * factor, k_origin, layout.num_heads)
     found.fill("v", v * factor, v_origin, layout.num_heads)

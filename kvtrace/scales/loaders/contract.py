@@ -10,7 +10,7 @@ from kvtrace.scales.names import vllm_tensor
 from kvtrace.scales.resolved import EffectiveScale, Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from kvtrace.scales.artifact import ScaleArtifact, StoredScale
     from kvtrace.scales.resolved import LoaderSetup, NoteKind
@@ -67,6 +67,11 @@ class LayerScales:
     def fill(self, tensor: str, value: float, origin: str, num_heads: int) -> None:
         """Give every head the same scale."""
         self.scales[tensor] = [EffectiveScale(value, origin)] * num_heads
+
+    def of_tensors(self, tensors: Iterable[str]) -> LayerScales:
+        """Return the layer with the scales of the cached tensors alone, and of Q."""
+        self.scales = {name: found for name, found in self.scales.items() if name in (*tensors, "q")}
+        return self
 
     def add(self, kind: NoteKind, text: str) -> None:
         """Add a note about this layer; the text must not name the layer."""

@@ -48,6 +48,8 @@ def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: Loader
 def _problem(artifact: ScaleArtifact, setup: LoaderSetup) -> str | None:
     form, loader = artifact.format, setup.loader
     assert form.per_rank is not None
+    if artifact.scheme.refused:
+        return artifact.scheme.refused
     if loader.name not in form.per_rank.read_by:
         if len(form.per_rank.read_by) == 1:
             return f"a {LOADERS[form.native_loader].title} checkpoint is given to {loader.name}"

@@ -1,0 +1,64 @@
+"""Scales of another number format than FP8: what the loader makes of them, and that no replay applies them.
+
+Source: vLLM 0.32, `get_kv_cache_quant_algo_string` (ModelOpt's FP8 and NVFP4 are known, anything else falls
+back to `auto`; `kv_cache_quantized_layers` is not read) and `QuarkKVCacheMethod.validate_kv_cache_config`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.scales.loaders.loader import TENSORRT_LLM, VLLM
+from kvtrace.scales.resolved import Note
+
+if TYPE_CHECKING:
+    from kvtrace.scales.artifact import ScaleArtifact
+    from kvtrace.scales.number_format import NumberFormat
+    from kvtrace.scales.resolved import LoaderSetup
+
+_TITLES: Final[dict[NumberFormat, str]] = {
+    "int8": "INT8 (the largest magnitude is 127 × scale)",
+    "int8-per-channel": "INT8 per channel (the largest magnitude is 127 × scale; msModelSlim's C8)",
+    "nvfp4": "NVFP4 (global scales beside block scales that are made while serving)",
+    "mixed": "of a format that differs by layer",
+    "unknown": "of a number format that kvtrace does not know",
+}
+
+
+def is_applied(artifact: ScaleArtifact, setup: LoaderSetup) -> bool:
+    """Whether the loader writes a cache of the artifact's own format with these scales."""
+    return setup.loader is TENSORRT_LLM and artifact.format.per_rank is not None
+
+
+def note(artifact: ScaleArtifact, setup: LoaderSetup) -> Note:
+    """Return what becomes of the scales; `other-format` where none of them can be replayed as FP8."""
+    number_format = artifact.number_format or "unknown"
+    what = f"the scales are {_TITLES.get(number_format, number_format)}"
+    if number_format == "mixed":
+        by_format: dict[str, list[int]] = {}
+        for layer, name in sorted(artifact.scheme.format_of_layer.items()):
+            by_format.setdefault(name, []).append(layer)
+        listed = "; ".join(f"{name}: {', '.join(map(str, layers))}" for name, layers in by_format.items())
+        return Note(
+            "mixed-format", f"{what} ({listed}), the others left out; {_becomes(number_format, setup)}"
+        )
+    return Note(
+        "other-format", f"{what}, not FP8: {_becomes(number_format, setup)}; no replay as FP8 applies them"
+    )
+
+
+def _becomes(number_format: NumberFormat, setup: LoaderSetup) -> str:
+    if setup.loader is TENSORRT_LLM:
+        return "TensorRT-LLM applies them"
+    if setup.loader is not VLLM:
+        return f"kvtrace knows no rule by which {setup.loader.title} loads them"
+    if number_format == "nvfp4":
+        return "vLLM 0.32 loads them for an nvfp4 cache"
+    if number_format == "int8-per-channel":
+        return "vllm-ascend reads them, vLLM itself does not"
+    if number_format == "mixed":
+        return (
+            "vLLM 0.32 reads no map of layers (vllm#56116 is to) and keeps the whole cache in the model's "
+            "dtype, unless --kv-cache-dtype says otherwise"
+        )
+    return "vLLM 0.32 has no such static cache, and keeps it in the model's dtype (auto) where it starts"
