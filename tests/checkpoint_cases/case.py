@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.commands.candidate_options import request_for
+from kvtrace.commands.candidate_options import ReplayOptions, request_for
 from kvtrace.errors import KVTraceError
 from kvtrace.evaluation import replay
 from kvtrace.findings.diagnose import diagnose
@@ -79,20 +79,7 @@ def _shown(row: dict[str, Any] | None) -> tuple[float | None, ...] | None:
 def reported(trace: Path, scales: Iterable[Path] = ()) -> Answer:
     """Return what `kvtrace report` rests on: the verdict, its rule, its layers and what it advises."""
     try:
-        request = request_for(
-            [trace],
-            scales=list(scales),
-            artifact_format=None,
-            against=None,
-            engine=None,
-            fp8_format=None,
-            backend=None,
-            tp=None,
-            skip_layers=None,
-            manifest=None,
-            policy=None,
-            device=None,
-        )
+        request = request_for([trace], ReplayOptions(scales=list(scales)))
         run = replay(request, trace.parent / f"{trace.name}.run-{len(list(trace.parent.iterdir()))}")
     except KVTraceError as error:
         return {"refused": type(error).__name__, "text": str(error)}
