@@ -110,6 +110,7 @@ class DeclaredModel:
     num_attention_heads: int | None = None
     head_dim: int | None = None
     cache: CacheLayers = field(default_factory=CacheLayers)
+    model_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

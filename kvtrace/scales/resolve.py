@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kvtrace.trace.cache_layers import CacheLayers
 
 _METHODS: Final = (compressed_tensors_method, base_method)
+_WITHOUT_METHOD: Final = ("lfm2", "lfm2_moe")
+"""Their models hand no quantization to `Attention` (vLLM 0.32, `models/lfm2.py`)."""
 
 
 def resolve(
@@ -148,6 +150,12 @@ def _setup_notes(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayer
         yield Note("crash", f"{scheme.refused}: vLLM 0.32 does not start")
     if scheme.refused_by_method and setup.loader is VLLM and not layers.is_latent:
         yield Note("crash", f"{scheme.refused_by_method}: vLLM 0.32 does not start")
+    if artifact.scales and setup.loader is VLLM and artifact.model.model_type in _WITHOUT_METHOD:
+        yield Note(
+            "crash",
+            f"vLLM 0.32 gives the attention of {artifact.model.model_type} no KV-cache method, and stops "
+            "loading at the first scale's name",
+        )
     if artifact.unmatched:
         shown = ", ".join(plain(u.name, 80) for u in artifact.unmatched[:3])
         yield Note(

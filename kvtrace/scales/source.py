@@ -74,6 +74,7 @@ class ArtifactSource:
             num_attention_heads=_count(config.get("num_attention_heads", config.get("n_heads"))),
             head_dim=_count(config.get("head_dim", config.get("head_size"))),
             cache=found,
+            model_type=config.get("model_type") if isinstance(config.get("model_type"), str) else None,
         )
 
     def relative(self, path: Path) -> str:

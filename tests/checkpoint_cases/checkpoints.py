@@ -525,7 +525,7 @@ CASES = (
         _quark_int8,
         HEALTHY
         | {
-            "findings": [("error", "engine-crash", []), ("warning", "other-format", [])],
+            "findings": [("error", "engine-crash", []), ("error", "other-format", [])],
             "number_format": "int8",
             "layers": list(range(4)),
             "other_modules": [],
@@ -593,7 +593,7 @@ CASES = (
         _modelopt_int8,
         HEALTHY
         | {
-            "findings": [("warning", "other-format", [])],
+            "findings": [("error", "other-format", [])],
             "number_format": "int8",
             "layers": list(range(4)),
             "other_modules": [],

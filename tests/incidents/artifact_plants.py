@@ -80,6 +80,21 @@ def _(bench: Bench) -> str:
     return f"layer {layer}"
 
 
+@incident("scales of an INT8 cache", "other-format")
+def _(bench: Bench) -> str:
+    bench.ship(bench.scales(), "sound")
+    path = bench.ship(bench.scales(PER_TENSOR), "int8")
+    config = json.loads((path / "config.json").read_text())
+    scheme = {"num_bits": 8, "type": "int", "dynamic": False}
+    config["quantization_config"] = {
+        "quant_method": "modelopt",
+        "quant_algo": "FP8",
+        "kv_cache_scheme": scheme,
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    return "ModelOpt's"
+
+
 @incident("keys renamed", "unmatched-names")
 def _(bench: Bench) -> str:
     path = bench.ship(bench.scales(PER_TENSOR))

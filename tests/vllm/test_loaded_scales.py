@@ -15,13 +15,13 @@ from kvtrace.scales import load_artifact, resolve
 
 HERE = Path(__file__).parent
 MLA_NAMES = ("k_proj.k_scale", "k_scale", "mla_attn.mla_attn.k_scale", "kv_scale")
-ATTENDING = {"llama": (0, 1, 2), "lfm2": (1, 3)}
+ATTENDING = {"llama": (0, 1, 2), "gemma3": (0, 1, 2)}
 
 
-def loaded(checkpoint: Path) -> dict[int, list[float]]:
-    """Return layer → [k, v] as an engine loaded them."""
+def started(checkpoint: Path) -> subprocess.CompletedProcess[str]:
+    """Return what an engine said as it loaded a checkpoint."""
     environment = os.environ | {"PYTHONPATH": f"{HERE.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, HERE / "load_scales.py", checkpoint],
         env=environment,
         capture_output=True,
@@ -29,6 +29,11 @@ def loaded(checkpoint: Path) -> dict[int, list[float]]:
         timeout=300,
         check=False,
     )
+
+
+def loaded(checkpoint: Path) -> dict[int, list[float]]:
+    """Return layer → [k, v] as an engine loaded them."""
+    done = started(checkpoint)
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, done.stderr[-3000:]
     return {int(name.split(".")[2]): pair for name, pair in json.loads(lines[0][len("FOUND ") :]).items()}
@@ -88,7 +93,7 @@ def test_no_name_of_a_scale_reaches_an_mla_layer_and_the_prediction_says_so(tmp_
 @pytest.mark.vllm
 @pytest.mark.parametrize(
     ("kind", "producer"),
-    [("llama", "modelopt"), ("llama", "quark"), ("llama", "fp8"), ("lfm2", "none")],
+    [("llama", "modelopt"), ("llama", "quark"), ("llama", "fp8"), ("gemma3", "none")],
 )
 def test_scales_written_beside_a_producers_weights_are_those_that_vllm_loads(
     tmp_path: Path, kind: str, producer: str
@@ -113,3 +118,20 @@ def test_scales_written_beside_a_producers_weights_are_those_that_vllm_loads(
     resolved = resolve(artifact, num_layers=config["num_hidden_layers"], kv_heads_per_layer=2)
     assert {n: [resolved.scale(n, 0, "k").value, resolved.scale(n, 0, "v").value] for n in found} == found
     assert {layer for layer, _, _ in resolved.scales} == set(found)
+
+
+@pytest.mark.vllm
+def test_a_model_whose_attention_gets_no_method_stops_at_a_scale_and_the_prediction_says_so(
+    tmp_path: Path,
+) -> None:
+    from support.vllm_checkpoints import write_tiny_model
+
+    from kvtrace.calibration.save import save_checkpoint
+
+    write_tiny_model(tmp_path / "model", "lfm2")
+    save_checkpoint(tmp_path / "copy", tmp_path / "model", {(n, t): (0.5,) for n in (1, 3) for t in "kv"})
+    done = started(tmp_path / "copy")
+    assert done.returncode != 0
+    assert "self_attn.attn.k_scale" in done.stdout + done.stderr
+    resolved = resolve(load_artifact(tmp_path / "copy"), num_layers=4, kv_heads_per_layer=1)
+    assert "stops loading" in str(resolved.invalid_reason)

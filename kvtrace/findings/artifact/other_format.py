@@ -7,25 +7,31 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
 from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
+from kvtrace.scales.loaders.other_format import is_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
+    from kvtrace.findings.finding import Severity
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield a warning where the engine does not apply the scales as what they are, a note where it does."""
+    """Yield an error where the engine does not take the scales as what they are, a note where it does; a
+    warning for a format that another engine reads, and a note on layers that differ.
+    """
+    artifact = context.artifact
     for note in context.resolved.notes_of("other-format", "mixed-format"):
-        is_loaded = context.artifact.number_format == "nvfp4" or bool(context.resolved.scales)
+        takes_them = is_loaded(artifact, context.resolved.setup) or artifact.number_format == "mixed"
+        severity: Severity = "warning" if artifact.number_format == "int8-per-channel" else "error"
         yield Finding(
             id="other-format",
-            severity="note" if is_loaded else "warning",
+            severity="note" if takes_them else severity,
             message=note.text,
             action="Nothing here: only the FP8 layers of an artifact are audited and replayed."
-            if is_loaded
+            if takes_them
             else "Serve it with the engine that it was made for, or make FP8 scales (`kvtrace calibrate`).",
-            evidence=({"number_format": context.artifact.number_format},),
+            evidence=({"number_format": artifact.number_format},),
         )
 
 
@@ -33,6 +39,7 @@ RULE: Final = ArtifactRule(
     id="other-format",
     role="cause",
     tier=Tier.fault,
+    explains=("symptom", "drift"),
     mended_by="recalibrate",
     check=check,
     invalid=(ArtifactExample(scheme={"type": "int"}),),

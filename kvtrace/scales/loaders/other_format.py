@@ -26,8 +26,15 @@ _TITLES: Final[dict[NumberFormat, str]] = {
 
 
 def is_applied(artifact: ScaleArtifact, setup: LoaderSetup) -> bool:
-    """Whether the loader writes a cache of the artifact's own format with these scales."""
+    """Whether the loader writes a cache of the artifact's own format with these scales alone."""
     return setup.loader is TENSORRT_LLM and artifact.format.per_rank is not None
+
+
+def is_loaded(artifact: ScaleArtifact, setup: LoaderSetup) -> bool:
+    """Whether the loader takes the scales for a cache of their own format, NVFP4's with further scales."""
+    is_modelopt = (artifact.scheme.quant_method or "").startswith("modelopt")
+    takes_nvfp4 = setup.loader is VLLM and is_modelopt and artifact.number_format == "nvfp4"
+    return takes_nvfp4 or is_applied(artifact, setup)
 
 
 def note(artifact: ScaleArtifact, setup: LoaderSetup) -> Note:
@@ -39,20 +46,19 @@ def note(artifact: ScaleArtifact, setup: LoaderSetup) -> Note:
         for layer, name in sorted(artifact.scheme.format_of_layer.items()):
             by_format.setdefault(name, []).append(layer)
         listed = "; ".join(f"{name}: {', '.join(map(str, layers))}" for name, layers in by_format.items())
-        return Note(
-            "mixed-format", f"{what} ({listed}), the others left out; {_becomes(number_format, setup)}"
-        )
+        return Note("mixed-format", f"{what} ({listed}), the others left out; {_becomes(artifact, setup)}")
     return Note(
-        "other-format", f"{what}, not FP8: {_becomes(number_format, setup)}; no replay as FP8 applies them"
+        "other-format", f"{what}, not FP8: {_becomes(artifact, setup)}; no replay as FP8 applies them"
     )
 
 
-def _becomes(number_format: NumberFormat, setup: LoaderSetup) -> str:
-    if setup.loader is TENSORRT_LLM:
+def _becomes(artifact: ScaleArtifact, setup: LoaderSetup) -> str:
+    number_format = artifact.number_format
+    if is_applied(artifact, setup):
         return "TensorRT-LLM applies them"
     if setup.loader is not VLLM:
         return f"kvtrace knows no rule by which {setup.loader.title} loads them"
-    if number_format == "nvfp4":
+    if is_loaded(artifact, setup):
         return "vLLM 0.32 loads them for an nvfp4 cache"
     if number_format == "int8-per-channel":
         return "vllm-ascend reads them, vLLM itself does not"
