@@ -29,8 +29,8 @@ check: setup  ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them, HARDEST=1: the faintest
-	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED)) $(if $(HARDEST),--hardest)
+incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them, HARDEST=1: the faintest; FEW=…, DRAWS=…: how many with right answers
+	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED)) $(if $(HARDEST),--hardest) $(if $(FEW),--few $(FEW)) $(if $(DRAWS),--draws $(DRAWS))
 
 same-as: setup  ## all that the command line says, against BASE=<commit>, but for tests/same_as/differences.toml; ONLY=…
 	PYTHONPATH=tests $(BIN)/python -m same_as $(BASE) $(if $(ONLY),--only '$(ONLY)')

@@ -83,8 +83,8 @@ def _(bench: Bench) -> str:
 @incident("keys renamed", "unmatched-names")
 def _(bench: Bench) -> str:
     path = bench.ship(bench.scales(PER_TENSOR))
-    _rename(path, "self_attn.k_scale", "self_attn.key_cache_scale")
-    _rename(path, "self_attn.v_scale", "self_attn.value_cache_scale")
+    rename(path, "self_attn.k_scale", "self_attn.key_cache_scale")
+    rename(path, "self_attn.v_scale", "self_attn.value_cache_scale")
     return "all layers"
 
 
@@ -226,7 +226,7 @@ def _double_last_scale(path: Path) -> None:
     file.write_bytes(bytes(content))
 
 
-def _rename(path: Path, old: str, new: str) -> None:
+def rename(path: Path, old: str, new: str) -> None:
     """Rename tensors in the header of a safetensors file."""
     file = path / SCALES_FILE
     content = file.read_bytes()

@@ -28,7 +28,7 @@ from kvtrace.trace.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -81,6 +81,7 @@ def fabricate_trace(
     ranks: Sequence[Sequence[int]] | None = None,
     rows_of_rank: Sequence[Sequence[int]] | None = None,
     rows_per_chunk: int = 64,
+    kept_in_bf16: Collection[int] = (),
     backend: str = "FABRICATED",
     device: str = "cpu",
     model: Mapping[str, Any] | None = None,
@@ -91,6 +92,7 @@ def fabricate_trace(
     scales: effective scale(s) of (layer, tensor), one or one per KV head; 1.0 where absent.
     ranks: global KV heads of each rank; one rank with all heads by default.
     rows_of_rank: the rows each rank stores, in its order; all by default.
+    kept_in_bf16: layers whose cache is of the model's own dtype whatever `kv_cache_dtype` says.
     model: further fields of the model's record.
     """
     num_rows, num_heads, _ = next(iter(tensors.values())).shape
@@ -117,7 +119,7 @@ def fabricate_trace(
                     dtype=dtype,  # type: ignore[arg-type]
                     backend=backend,
                     implementation="none",
-                    kv_cache_dtype=kv_cache_dtype,
+                    kv_cache_dtype="auto" if layer in kept_in_bf16 else kv_cache_dtype,
                     block_size=16,
                     k_scale=_scales_of(scales, layer, "k", heads),
                     v_scale=_scales_of(scales, layer, "v", heads),
