@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from kvtrace.candidates.bind import Bound
     from kvtrace.candidates.captured import ScaleKey
+    from kvtrace.findings.finding import Finding
     from kvtrace.runs.write import RunWriter
     from kvtrace.scales import ScaleArtifact
     from kvtrace.trace.reader import Trace
@@ -225,6 +226,16 @@ def _limits(trace: Trace, applied: AppliedScales) -> dict[str, list[Any]]:
     return limits
 
 
+def _evidence(finding: Finding) -> dict[str, Any]:
+    """Return a finding's numbers, with what it says of tensors and of what ran: the table has no column."""
+    found = dict(finding.evidence[0])
+    if finding.tensors:
+        found["tensors"] = finding.tensors
+    if finding.is_about_what_ran:
+        found["in_effect"] = True
+    return found
+
+
 def _finding_columns(source: str, audited: ArtifactFindings) -> dict[str, Any]:
     findings = audited.findings
     return {
@@ -237,7 +248,7 @@ def _finding_columns(source: str, audited: ArtifactFindings) -> dict[str, Any]:
         "action": [finding.action for finding in findings],
         "layers": [list(finding.layers) or None for finding in findings],
         "evidence": [
-            json.dumps(to_jsonable_python(finding.evidence[0], inf_nan_mode="strings"), ensure_ascii=False)
+            json.dumps(to_jsonable_python(_evidence(finding), inf_nan_mode="strings"), ensure_ascii=False)
             for finding in findings
         ],
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from incidents.answered_base import answered_bench
-from incidents.answers import Answer, Case, Where
+from incidents.answers import Answer, Case
 from kvtrace.errors import KVTraceError
 from kvtrace.findings.rules import RULES
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvtrace.findings.diagnose import Diagnosis
-    from kvtrace.findings.finding import Finding
+    from kvtrace.findings.finding import Finding, Where
 
 HOW_ANSWERED = """\
 cause        a right id comes first, as bad as it should be and about the right scales
@@ -142,12 +142,12 @@ def _above_a_note(diagnosis: Diagnosis) -> list[Finding]:
 def _wrong_place(answer: Answer, found: Finding) -> str:
     """Return what of the place is wrong or not named; empty: nothing."""
     wrong = []
-    tensors = set(getattr(found, "tensors", ())) or {tensor for _, _, tensor in found.heads}
+    tensors = set(found.tensors)
     if answer.tensor is not None and tensors != {answer.tensor}:
         wrong.append(f"tensor {'+'.join(sorted(tensors)) or 'not named'}")
     if answer.layers is not None and not _names_layers(answer, found):
         wrong.append(f"{len(found.layers)} layers for {len(answer.layers)}")
-    where = getattr(found, "where", None)
+    where = found.where
     if answer.where is not None and not (where and _is_there(answer.where, where)):
         wrong.append(f"where {where or 'not named'}")
     return ", ".join(wrong)

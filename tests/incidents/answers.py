@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from incidents.bench import Bench
-    from kvtrace.findings.finding import Remedy, Severity
+    from kvtrace.findings.finding import Remedy, Severity, Where
 
     Planted = Callable[[Bench], "Answer"]
     Sound = Callable[[Bench], str]
@@ -28,18 +28,6 @@ EVERY = (QWEN, LLAMA, WIDE, MANY, FORWARD)
 SEVERAL_HEADS = (QWEN, LLAMA, MANY, FORWARD)
 OF_LANGUAGES = (QWEN, LLAMA, FORWARD)
 OUTLIERS = (QWEN, FORWARD)
-
-
-@dataclass(frozen=True)
-class Where:
-    """The part of the traffic in which values were changed."""
-
-    kind: Literal["workload", "phase", "position", "output-length"]
-    names: tuple[str, ...] = ()
-    """Workloads as the trace calls them, or a phase."""
-    first: int = 0
-    end: int | None = None
-    """Positions or generated tokens from `first` on, below `end`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +47,7 @@ class Answer:
     """None: both, or not asked."""
     layers: frozenset[int] | None = None
     where: Where | None = None
+    """The part of the traffic in which values were changed; workloads as the trace calls them."""
     remedies: tuple[Remedy, ...] = ()
     """Any of them; empty: not asked."""
     candidate: str | None = None

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from incidents.answers import Answer, Where, planted, sound
+from incidents.answers import Answer, planted, sound
 from incidents.artifact_plants import rename
 from incidents.bench import Bench, times
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.candidates import ServingSetup
+from kvtrace.findings.finding import Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

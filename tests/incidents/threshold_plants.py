@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from incidents.answers import Answer, Where, planted, sound
+from incidents.answers import Answer, planted, sound
 from incidents.bench import Bench, times
 from incidents.blame_plants import PER_TENSOR
 from incidents.where_plants import scale_to_range
 from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
+from kvtrace.findings.finding import Where
 
 ANOTHER_DRAW = "calibrated on one draw of the traffic, judged on another"
 _RECIPES = (

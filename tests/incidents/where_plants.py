@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from incidents.answers import OF_LANGUAGES, Answer, Where, planted, sound
+from incidents.answers import OF_LANGUAGES, Answer, planted, sound
 from incidents.bench import Bench, times
 from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
+from kvtrace.findings.finding import Where
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

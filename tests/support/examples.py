@@ -46,6 +46,7 @@ def audited(example: ArtifactExample, folder: Path) -> AuditContext:
         trace,
         backend=example.backend,
         weights=compared,
+        skip_layers=example.unquantized,
         calibrated_at_length=example.calibrated_at_length,
         observed=observe(trace, unit_of(artifact)) if trace else None,
     )

@@ -41,12 +41,14 @@ def audit_context(
     weights: WeightsComparison | None = None,
     calibrated_at_length: int | None = None,
     observed: Observed | None = None,
+    skip_layers: Iterable[int] = (),
 ) -> AuditContext:
     """Return what the rules look at; nothing is counted here.
 
     trace: gives the model's shape, and the setup where its cache was FP8 and `backend` or `tp` is None.
     engine: names the loader; None: the format's own. weights: what `compare_weights` found.
     calibrated_at_length: for artifacts whose manifest does not say it.
+    skip_layers: those left unquantized; an engine with an FP8 cache that left some shows them itself.
     observed: the trace counted; None with a trace: rules that need its values say nothing.
     Raises ArtifactError: it claims an impossible model. InvalidCandidateError: no such engine, heads do not
     split.
@@ -74,7 +76,15 @@ def audit_context(
         manifest=manifest,
         calibrated_length=length,
         weights=weights,
+        unquantized=frozenset(skip_layers) | _left_out_by(trace),
     )
+
+
+def _left_out_by(trace: Trace | None) -> frozenset[int]:
+    """Return the layers that an engine with an FP8 cache left in the model's own dtype."""
+    if trace is None or trace.cache_kind != "static_fp8":
+        return frozenset()
+    return frozenset(n for n, layer in trace.layers.items() if layer.cache_kind == "unquantized")
 
 
 def unit_of(artifact: ScaleArtifact) -> Granularity:

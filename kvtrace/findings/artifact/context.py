@@ -44,6 +44,11 @@ class UnitCost:
     num_out_of_range: int
 
     @property
+    def is_too_wide(self) -> bool:
+        """Whether most of the error is not clipping's."""
+        return self.clip_share < 0.5
+
+    @property
     def least_error(self) -> float:
         """Return `relative_error` at the best scale, which is searched for when it is first asked for."""
         return self.observed.least_error_of(self.unit)
@@ -67,6 +72,8 @@ class AuditContext:
     calibrated_length: int | None = None
     """Positions below this were calibrated on: from the manifest, or as the user says."""
     weights: WeightsComparison | None = None
+    unquantized: frozenset[int] = frozenset()
+    """Layers that are left in the model's own dtype on purpose."""
 
     @cached_property
     def shipped(self) -> dict[Group, StoredScale]:

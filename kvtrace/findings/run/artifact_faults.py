@@ -116,6 +116,8 @@ def _repeated(case: Case, subject: Subject, row: Row) -> Finding:
         evidence=(evidence,),
         sql=bound(_EVIDENCE, candidate=subject.name, id=row["id"]),
         layers=tuple(row["layers"] or ()),
+        tensors=tuple(evidence.get("tensors") or ()),
+        is_about_what_ran=bool(evidence.get("in_effect")),
         command=command,
         remedy=remedy,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.finding import Finding, confidence_of
+from kvtrace.findings.finding import TENSORS, Finding, confidence_of
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import Row, bound, stratum_of
 from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
@@ -22,7 +22,7 @@ from kvtrace.stats import fraction_intervals, request_sums
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kvtrace.findings.finding import Head, Severity
+    from kvtrace.findings.finding import Head, Severity, Tensor
     from kvtrace.findings.run.case import Case, Subject
 
 HEAD_LIMIT: Final = 0.005
@@ -98,7 +98,7 @@ def check(case: Case) -> Iterator[Finding]:
         if not subject.is_valid:
             continue
         clipping = clipping_heads(case, subject.name)
-        for tensor in ("k", "v"):
+        for tensor in TENSORS:
             own = [one for one in clipping if one.head[2] == tensor]
             if own:
                 yield _finding(case, subject, tensor, own)
@@ -146,7 +146,7 @@ def _least_requests(row: Row) -> int:
     return _MIN_REQUESTS if row["position_octave"] is None else _MIN_REQUESTS_IN_OCTAVE
 
 
-def _finding(case: Case, subject: Subject, tensor: str, clipping: Sequence[ClippingHead]) -> Finding:
+def _finding(case: Case, subject: Subject, tensor: Tensor, clipping: Sequence[ClippingHead]) -> Finding:
     sql = bound(_EVIDENCE, candidate=subject.name, tensor=tensor)
     rows = case.rows(sql)
     worst = next(row for row in rows if (row["layer"], row["kv_head"], tensor) == clipping[0].head)
@@ -174,6 +174,7 @@ def _finding(case: Case, subject: Subject, tensor: str, clipping: Sequence[Clipp
         evidence=tuple(rows[:_SHOWN]),
         sql=sql,
         heads=heads,
+        tensors=(tensor,),
         layers=tuple(sorted({layer for layer, _, _ in heads})),
         num_requests=requests,
         impact=clipping[0].worst,
@@ -206,6 +207,7 @@ def _action(case: Case, subject: Subject, heads: Sequence[Head], beyond: float, 
 K_CLIPS: Final = RunRule(
     id="k-clips",
     role="symptom",
+    loss="clips",
     tier=Tier.symptom,
     mended_by="recalibrate",
     check=check,
@@ -221,6 +223,7 @@ K_CLIPS: Final = RunRule(
 V_CLIPS: Final = RunRule(
     id="v-clips",
     role="symptom",
+    loss="clips",
     tier=Tier.symptom,
     mended_by="recalibrate",
     check=check,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.findings.finding import Finding, confidence_of
+from kvtrace.findings.finding import Finding, confidence_of, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.clipping import K_CLIPS, V_CLIPS, clipping_heads
@@ -148,6 +148,7 @@ def _finding(case: Case, subject: Subject, drifts: Sequence[Drift]) -> Finding:
         evidence=tuple(case.rows(sql, 20)),
         sql=sql,
         heads=heads,
+        tensors=tensors_in(heads),
         layers=tuple(sorted({layer for layer, _, _ in heads})),
         num_requests=first.num_requests,
         impact=max(drift.inside_frac * drift.share for drift in drifts),
@@ -195,6 +196,7 @@ def _rule(name: str, traffic: tuple[Traffic, ...], where: Where) -> RunRule:
     return RunRule(
         id=name,
         role="drift",
+        loss="clips",
         tier=Tier.place,
         explains=("symptom",),
         accounts_for=_tells_all_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.example import RunExample, RunRule
@@ -75,7 +75,7 @@ def _default(case: Case, effective: Sequence[Row]) -> Iterator[Finding]:
     where = "every layer" if everywhere else f"{len(layers)} layers ({_span(layers)})"
     yield Finding(
         id="scales-not-loaded",
-        severity="warning" if everywhere else "error",
+        severity="warning",
         candidate=next((one.name for one in case.subjects if one.in_effect), None),
         message=f"the engine used 1.0 in {where}: no calibrated scale was in effect there",
         action="If a checkpoint with scales was meant, give it with --scales and ask again. Else make some",
@@ -116,6 +116,8 @@ def _not_what_ran(case: Case, meant: Subject, different: Sequence[Row]) -> Findi
         evidence=tuple(different[:10]),
         sql=bound(_DIFFERENT, candidate=meant.name),
         layers=tuple(layers),
+        tensors=tensors_in((row["layer"], row["kv_head"], row["tensor"]) for row in different),
+        is_about_what_ran=True,
         impact=len(different) / total,
     )
 
@@ -138,13 +140,18 @@ def _span(layers: Sequence[int]) -> str:
     return f"{layers[0]}" if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
 
 
+def _is_the_default(finding: Finding) -> bool:
+    """Where no scales were given, 1.0 is a choice like any other, as bad as what it loses."""
+    return finding.remedy == "recalibrate"
+
+
 RULE: Final = RunRule(
     id="scales-not-loaded",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),
+    follows_loss=_is_the_default,
     mended_by="look",
-    is_about_what_ran=True,
     check=check,
     invalid=(
         RunExample(live=1.0),
