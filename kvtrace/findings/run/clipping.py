@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.findings.finding import TENSORS, Finding, confidence_of
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import Row, bound, stratum_of
-from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
+from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, RunRule
 from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.wording import percent, recalibrate_command, skip_layers_flag, some_heads, times
 from kvtrace.plain_text import plain
@@ -211,11 +211,11 @@ K_CLIPS: Final = RunRule(
     tier=Tier.symptom,
     mended_by="recalibrate",
     check=check,
-    invalid=(RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()}),),
+    invalid=(RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Clipped()}),),
     valid=(
-        RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Where()}),
+        RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Clipped()}),
         # Some values leave the range at next to no cost.
-        RunExample(sums={(0, 0, "k"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "k"): Where()}),
+        RunExample(sums={(0, 0, "k"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "k"): Clipped()}),
     ),
 )
 
@@ -227,10 +227,10 @@ V_CLIPS: Final = RunRule(
     tier=Tier.symptom,
     mended_by="recalibrate",
     check=check,
-    invalid=(RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Where()}),),
+    invalid=(RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Clipped()}),),
     valid=(
-        RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()}),
+        RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Clipped()}),
         # Some values leave the range at next to no cost.
-        RunExample(sums={(0, 0, "v"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "v"): Where()}),
+        RunExample(sums={(0, 0, "v"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "v"): Clipped()}),
     ),
 )

@@ -26,6 +26,7 @@ RULES: Final[tuple[RunRule, ...]] = (
     artifact_faults.RULE,
     nonfinite.RULE,
     drift.WORKLOAD,
+    drift.PHASE,
     drift.POSITION,
     drift.OUTPUT_LENGTH,
     outlier_head.RULE,
