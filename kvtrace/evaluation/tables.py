@@ -23,6 +23,7 @@ from kvtrace.evaluation.sum_columns import (
 )
 from kvtrace.evaluation.sums import CellSums, Vectors
 from kvtrace.evaluation.sweep import SweepSums
+from kvtrace.findings.finding import IN_EFFECT
 from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
 from kvtrace.numerics.rounding_floor import rounding_floor_db
@@ -232,7 +233,7 @@ def _evidence(finding: Finding) -> dict[str, Any]:
     if finding.tensors:
         found["tensors"] = finding.tensors
     if finding.is_about_what_ran:
-        found["in_effect"] = True
+        found[IN_EFFECT] = True
     return found
 
 

@@ -26,6 +26,8 @@ Head = tuple[int, int, str]
 Tensor = Literal["k", "v"]
 TENSORS: Final[tuple[Tensor, ...]] = ("k", "v")
 
+IN_EFFECT: Final = "in_effect"
+"""In an audit's stored evidence, where a finding is about what ran."""
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
 _DOCUMENTED: Final = ConfigDict(
     use_attribute_docstrings=True, json_schema_serialization_defaults_required=True

@@ -75,6 +75,15 @@ class AuditContext:
     unquantized: frozenset[int] = frozenset()
     """Layers that are left in the model's own dtype on purpose."""
 
+    @property
+    def is_what_if(self) -> bool:
+        """Whether the scales were made after the trace was begun, by their manifest: they cannot have run."""
+        if self.observed is None or self.manifest is None:
+            return False
+        captured = self.observed.trace.record
+        made_of = {one.trace_id for one in self.manifest.dataset.traces}
+        return captured.trace_id in made_of or self.manifest.created_at > captured.created_at
+
     @cached_property
     def shipped(self) -> dict[Group, StoredScale]:
         """Return the stored scale of each unit; a merged one stands for K and V where they have none of
