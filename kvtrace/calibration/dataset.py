@@ -13,7 +13,7 @@ from kvtrace.plain_text import plain
 from kvtrace.trace.strata import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -71,6 +71,8 @@ class DatasetPart:
     max_position: int
     max_prompt_tokens: int
     max_output_tokens: int
+    max_computed_tokens: int
+    """Positions below this were open to sampling: of the longest request, as far as the rules admit."""
     cells: tuple[Cell, ...]
 
 
@@ -98,8 +100,8 @@ def split_dataset(traces: Sequence[Trace], rules: DatasetRules) -> Dataset:
         for number, trace in enumerate(traces)
     )
     _refuse_duplicates(sources)
-    calibration = _part(sources, CALIBRATION)
-    held_out = _part(sources, HELD_OUT)
+    calibration = _part(sources, CALIBRATION, rules.max_position)
+    held_out = _part(sources, HELD_OUT, rules.max_position)
     asked = rules.holdout > 0 or bool(rules.holdout_workloads)
     if not calibration.num_tokens:
         raise InputError(
@@ -165,7 +167,7 @@ def _refuse_duplicates(sources: Sequence[TraceSelection]) -> None:
         )
 
 
-def _part(sources: Sequence[TraceSelection], side: int) -> DatasetPart:
+def _part(sources: Sequence[TraceSelection], side: int, most: int | None) -> DatasetPart:
     tokens_of: dict[tuple[str, int, int], int] = {}
     requests_of: dict[tuple[str, int, int], set[tuple[int, int]]] = {}
     max_position, records = -1, {}
@@ -188,8 +190,14 @@ def _part(sources: Sequence[TraceSelection], side: int) -> DatasetPart:
         max_position=max_position,
         max_prompt_tokens=max((r.prompt_tokens for r in records.values()), default=0),
         max_output_tokens=max((r.output_tokens for r in records.values()), default=0),
+        max_computed_tokens=_open_to_sampling(max_position, records.values(), most),
         cells=tuple(
             Cell(workload, PHASES[phase], octave, tokens_of[workload, phase, octave], len(found))
             for (workload, phase, octave), found in sorted(requests_of.items())
         ),
     )
+
+
+def _open_to_sampling(max_position: int, requests: Iterable[RequestRecord], most: int | None) -> int:
+    longest = max((max_position + 1, *(one.computed_tokens for one in requests)))
+    return longest if most is None else min(longest, most)

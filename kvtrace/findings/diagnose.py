@@ -93,8 +93,11 @@ def diagnose(run: Run) -> Diagnosis:
 def _with_explanations(case: Case) -> list[Finding]:
     """Return the findings, each with its causes; a cause is as severe as what it causes."""
     causes_of = [[cause for cause in case.found if _explains(case, cause, one)] for one in case.found]
+    clipped = {one.candidate for one in case.found if _is_clipping(one)}
     return [
-        replace(
+        one
+        if _RULES[one.id].role == "circumstance" and one.candidate in clipped
+        else replace(
             _with_its_loss(
                 one, [lost for lost, its in zip(case.found, causes_of, strict=True) if one in its]
             ),
@@ -102,6 +105,10 @@ def _with_explanations(case: Case) -> list[Finding]:
         )
         for one, causes in zip(case.found, causes_of, strict=True)
     ]
+
+
+def _is_clipping(finding: Finding) -> bool:
+    return _RULES[finding.id].loss == "clips" and finding.severity != "note"
 
 
 def _explains(case: Case, cause: Finding, symptom: Finding) -> bool:
@@ -123,7 +130,7 @@ def _with_its_loss(cause: Finding, losses: Sequence[Finding]) -> Finding:
     """Return a cause as bad as the worst that it explains; where that alone tells, in its place."""
     follows = _RULES[cause.id].is_as_bad_as_its_loss(cause)
     if not losses:
-        return replace(cause, severity="note") if follows and _RULES[cause.id].role == "cause" else cause
+        return replace(cause, severity="note") if follows else cause
     worst = min((one.severity for one in losses), key=SEVERITIES.index)
     if not follows:
         return replace(cause, severity=min(cause.severity, worst, key=SEVERITIES.index))

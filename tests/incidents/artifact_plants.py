@@ -9,7 +9,6 @@ import numpy as np
 
 from incidents.bench import NUM_LAYERS, Bench, times
 from incidents.planting import incident
-from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.calibration.save import SCALES_FILE
 
@@ -180,21 +179,6 @@ def _(bench: Bench) -> str:
     factor = bench.between(1.5, 2.5)
     bench.ship(times(bench.scales(), 1 / factor), observer="minmax")
     return f"÷ {factor:.2f}"
-
-
-@incident("calibrated on short positions", "short-calibration")
-def _(bench: Bench) -> str:
-    length = int(bench.rng.choice([256, 512, 1024]))
-    bench.calibrated(Recipe(headroom=4), DatasetRules(max_position=length))
-    return f"below position {length:,}"
-
-
-@incident("a workload was not calibrated on", "outside-envelope")
-def _(bench: Bench) -> str:
-    left_out = str(bench.rng.choice(["code", "language", "chat"]))
-    known = tuple(sorted({str(name) for name in bench.workload} - {left_out}))
-    bench.calibrated(Recipe(headroom=4), DatasetRules(workloads=known))
-    return left_out
 
 
 @incident("weights changed since the calibration", "stale-artifact")

@@ -63,7 +63,7 @@ def _checkpoint(example: ArtifactExample, path: Path, side: int) -> Path:
     declared = scheme(strategy="attn_head" if is_per_head else "tensor") | example.scheme
     quantization = {"quant_method": "compressed-tensors", "kv_cache_scheme": declared}
     model = {
-        "num_hidden_layers": NUM_LAYERS,
+        "num_hidden_layers": example.num_layers,
         "num_attention_heads": NUM_HEADS,
         "num_key_value_heads": NUM_HEADS,
         "head_dim": HEAD_DIM,

@@ -15,6 +15,7 @@ from kvtrace.scales.resolve import resolve
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from kvtrace.calibration.manifest import Manifest
     from kvtrace.findings.artifact.example import ArtifactRule
     from kvtrace.findings.artifact.observed import Observed
     from kvtrace.findings.artifact.weights import WeightsComparison
@@ -54,7 +55,7 @@ def audit_context(
     split.
     """
     manifest = parse_manifest(artifact.manifest)
-    length = manifest.dataset.calibration.max_position + 1 if manifest else calibrated_at_length
+    length = _calibrated_length(manifest) if manifest else calibrated_at_length
     num_layers, num_kv_heads = _shape(artifact, trace)
     if trace is not None and trace.cache_kind == "static_fp8":
         backend = backend or next(iter(trace.layers.values())).backend
@@ -78,6 +79,12 @@ def audit_context(
         weights=weights,
         unquantized=frozenset(skip_layers) | _left_out_by(trace),
     )
+
+
+def _calibrated_length(manifest: Manifest) -> int:
+    """Return the length of what was calibrated on: the requests', not the last position that was sampled."""
+    rows = manifest.dataset.calibration
+    return rows.max_computed_tokens or rows.max_position + 1
 
 
 def _left_out_by(trace: Trace | None) -> frozenset[int]:

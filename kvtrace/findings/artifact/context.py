@@ -138,6 +138,14 @@ class AuditContext:
         }
 
     @cached_property
+    def loses_by_clipping(self) -> bool:
+        """Whether clipping costs any unit more than a choice of its scale would."""
+        return any(
+            ratio > self.clip_ratio and not self.costs[unit].is_too_wide and self.costs[unit].excess > MATTERS
+            for unit, ratio in self.ratios.items()
+        )
+
+    @cached_property
     def costs(self) -> dict[Group, UnitCost]:
         """Return what each unit's shipped scale costs on the trace."""
         if self.observed is None:

@@ -71,7 +71,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 
 def _collapsed(context: AuditContext) -> dict[Group, tuple[float | None, float]]:
-    """Return (shipped, live) of the heads that got another's scale: a backend collapses all layers or none."""
+    """Return (shipped, live) of heads that got another's scale; a backend collapses all layers or none."""
     in_use = {group: pair for group, pair in live_scales(context).items() if pair[0] is not None}
     if context.is_what_if or not all(
         is_same(effective, largest_of_rank(context, group)) for group, (_, effective) in in_use.items()

@@ -156,7 +156,7 @@ def _finding(case: Case, subject: Subject, tensor: Tensor, clipping: Sequence[Cl
     beyond = max(row["max_abs"] / row["covered_amax"] for row in rows if row["covered_amax"])
     return Finding(
         id=f"{tensor}-clips",
-        severity=severity_of(case, subject.name, tensor),
+        severity="note" if _is_of_few(affected, requests) else severity_of(case, subject.name, tensor),
         confidence=confidence_of(affected),
         candidate=subject.name,
         message=(
@@ -194,6 +194,11 @@ def _vectors_of_worst(case: Case, subject: Subject, head: Head) -> tuple[float, 
         int(found.num_affected),
         int(found.num_requests),
     )
+
+
+def _is_of_few(affected: int, requests: int) -> bool:
+    """Return whether too few requests clip to say anything of the others; of a few two may be half."""
+    return affected < _MIN_REQUESTS and 2 * affected < requests
 
 
 def _action(case: Case, subject: Subject, heads: Sequence[Head], beyond: float, num_layers: int) -> str:
