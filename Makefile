@@ -29,8 +29,8 @@ check: setup  ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them, HARDEST=1: the faintest
-	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED)) $(if $(HARDEST),--hardest)
+incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them, HARDEST=1: the faintest; FEW=…, DRAWS=…: how many with right answers
+	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED)) $(if $(HARDEST),--hardest) $(if $(FEW),--few $(FEW)) $(if $(DRAWS),--draws $(DRAWS))
 
 checkpoint-cases: setup  ## checkpoints and traces as people reported them: case → right answer, and whether it is given
 	PYTHONPATH=tests $(BIN)/python -m checkpoint_cases

@@ -14,7 +14,7 @@ from kvtrace.plain_text import plain
 from kvtrace.trace.strata import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,8 +76,8 @@ def split_dataset(traces: Sequence[Trace], rules: DatasetRules) -> Dataset:
         for number, trace in enumerate(traces)
     )
     _refuse_duplicates(sources)
-    calibration = _part(sources, CALIBRATION)
-    held_out = _part(sources, HELD_OUT)
+    calibration = _part(sources, CALIBRATION, rules.max_position)
+    held_out = _part(sources, HELD_OUT, rules.max_position)
     asked = rules.holdout > 0 or bool(rules.holdout_workloads)
     if not calibration.num_tokens:
         raise InputError(
@@ -142,7 +142,7 @@ def _refuse_duplicates(sources: Sequence[TraceSelection]) -> None:
         )
 
 
-def _part(sources: Sequence[TraceSelection], side: int) -> ManifestRows:
+def _part(sources: Sequence[TraceSelection], side: int, most: int | None) -> ManifestRows:
     tokens_of: dict[tuple[str, int, int], int] = {}
     requests_of: dict[tuple[str, int, int], set[tuple[int, int]]] = {}
     max_position, records = -1, {}
@@ -165,6 +165,7 @@ def _part(sources: Sequence[TraceSelection], side: int) -> ManifestRows:
         max_position=max_position,
         max_prompt_tokens=max((r.prompt_tokens for r in records.values()), default=0),
         max_output_tokens=max((r.output_tokens for r in records.values()), default=0),
+        max_computed_tokens=_open_to_sampling(max_position, records.values(), most),
         cells=tuple(
             ManifestCell(
                 workload=workload,
@@ -176,3 +177,8 @@ def _part(sources: Sequence[TraceSelection], side: int) -> ManifestRows:
             for (workload, phase, octave), found in sorted(requests_of.items())
         ),
     )
+
+
+def _open_to_sampling(max_position: int, requests: Iterable[RequestRecord], most: int | None) -> int:
+    longest = max((max_position + 1, *(one.computed_tokens for one in requests)))
+    return longest if most is None else min(longest, most)

@@ -55,6 +55,8 @@ class ManifestRows(_Model):
     max_position: int
     max_prompt_tokens: int
     max_output_tokens: int
+    max_computed_tokens: int | None = None
+    """Positions below this were open to sampling; None in a manifest of an earlier version."""
     cells: tuple[ManifestCell, ...] = ()
 
 

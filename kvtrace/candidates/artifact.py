@@ -14,15 +14,17 @@ from kvtrace.numerics.backends import find_backend
 from kvtrace.scales import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from typing import Self
 
     from kvtrace.candidates.applied import AppliedScales
     from kvtrace.candidates.candidate import Asked
+    from kvtrace.candidates.captured import ScaleKey
     from kvtrace.candidates.setup import ServingSetup
     from kvtrace.findings.artifact.weights import WeightsComparison
     from kvtrace.scales import ResolvedScales, ScaleArtifact
+    from kvtrace.scales.resolved import EffectiveScale
     from kvtrace.trace.reader import Trace
 
 
@@ -46,11 +48,14 @@ class ArtifactScales(Candidate):
         self.setup.require_possible()
         resolved = self._resolved(trace)
         found = {key: resolved.scales.get(key) for key in scale_keys(trace)}
+        known = {key: scale for key, scale in found.items() if scale is not None}
+        left_out = _left_out(trace, known)
+        used = {key: scale for key, scale in known.items() if key[0] not in left_out}
         return static_scales(
             self,
             trace,
-            {key: None if scale is None else scale.value for key, scale in found.items()},
-            {key: "unquantized" if scale is None else scale.origin for key, scale in found.items()},
+            {key: used[key].value if key in used else None for key in found},
+            {key: used[key].origin if key in used else "unquantized" for key in found},
             granularity=resolved.granularity,
             note=resolved.note,
         )
@@ -96,6 +101,17 @@ class ArtifactScales(Candidate):
         for artifact in asked.artifacts:
             weights = _compared(artifact, asked.against) if asked.against is not None else None
             yield cls(artifact.name, artifact, asked.setup, weights)
+
+
+def _left_out(trace: Trace, scales: Mapping[ScaleKey, EffectiveScale]) -> set[int]:
+    """Return the layers that the captured engine kept out of its FP8 cache and the artifact has no scale for.
+
+    They are served so on purpose: 1.0 is not what they would get.
+    """
+    if trace.cache_kind != "static_fp8":
+        return set()
+    kept = {n for n, layer in trace.layers.items() if layer.cache_kind == "unquantized"}
+    return kept - {key[0] for key, scale in scales.items() if not scale.is_default}
 
 
 def _require_two(asked: Asked, against: Path) -> None:

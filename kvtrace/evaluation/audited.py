@@ -65,6 +65,7 @@ def _findings(trace: Trace, one: ArtifactScales, observed: Observed | None) -> l
             tp=one.setup.tp,
             weights=one.weights,
             observed=observed if one.format == _AUDITED_FORMAT else None,
+            skip_layers=one.setup.skip_layers,
         )
     except InvalidCandidateError:
         return []  # heads that do not split over the ranks: the candidate's reason says so

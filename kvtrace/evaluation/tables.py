@@ -23,6 +23,7 @@ from kvtrace.evaluation.sum_columns import (
 )
 from kvtrace.evaluation.sums import CellSums, Vectors
 from kvtrace.evaluation.sweep import SweepSums
+from kvtrace.findings.finding import IN_EFFECT
 from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
 from kvtrace.numerics.rounding_floor import rounding_floor_db
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from kvtrace.candidates.bind import Bound
     from kvtrace.candidates.captured import ScaleKey
+    from kvtrace.findings.finding import Finding
     from kvtrace.runs.write import RunWriter
     from kvtrace.scales import ScaleArtifact
     from kvtrace.trace.reader import Trace
@@ -207,6 +209,16 @@ def _limits(trace: Trace, applied: AppliedScales) -> dict[str, list[Any]]:
     return limits
 
 
+def _evidence(finding: Finding) -> dict[str, Any]:
+    """Return a finding's numbers, with what it says of tensors and of what ran: the table has no column."""
+    found = dict(finding.evidence[0])
+    if finding.tensors:
+        found["tensors"] = finding.tensors
+    if finding.is_about_what_ran:
+        found[IN_EFFECT] = True
+    return found
+
+
 def _finding_columns(source: str, audited: ArtifactFindings) -> dict[str, Any]:
     findings = audited.findings
     return {
@@ -216,7 +228,7 @@ def _finding_columns(source: str, audited: ArtifactFindings) -> dict[str, Any]:
         **_attributes(findings, "id", "severity", "message", "action"),
         "layers": [list(finding.layers) or None for finding in findings],
         "evidence": [
-            json.dumps(to_jsonable_python(finding.evidence[0], inf_nan_mode="strings"), ensure_ascii=False)
+            json.dumps(to_jsonable_python(_evidence(finding), inf_nan_mode="strings"), ensure_ascii=False)
             for finding in findings
         ],
     }

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import ConfigDict
 
-from kvtrace.findings.finding import SEVERITIES, Finding
+from kvtrace.findings.finding import SEVERITIES, Finding, tensors_in
 from kvtrace.findings.rule import Tier, findings_of
 from kvtrace.findings.rules import DIAGNOSED
 from kvtrace.findings.run.case import Case
+from kvtrace.findings.wording import tensors_of
 from kvtrace.plain_text import plain
+from kvtrace.scales.resolve import layer_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.findings.finding import Severity
     from kvtrace.findings.run.case import Row, Subject
     from kvtrace.runs.open import Run
 
@@ -93,35 +94,75 @@ def losses_under(case: Case, candidate: str) -> tuple[HeadLoss, ...]:
 
 def _with_explanations(case: Case) -> list[Finding]:
     """Return the findings, each with its causes; a cause is as severe as what it causes."""
-    explained: list[tuple[Finding, tuple[str, ...]]] = []
-    severities: dict[int, Severity] = {}
-    for one in case.found:
-        causes = [cause for cause in case.found if _explains(case, cause, one)]
-        for cause in causes:
-            worst = min(severities.get(id(cause), cause.severity), one.severity, key=SEVERITIES.index)
-            severities[id(cause)] = worst
-        explained.append((one, tuple(dict.fromkeys(cause.id for cause in causes))))
+    causes_of = [[cause for cause in case.found if _explains(case, cause, one)] for one in case.found]
+    clipped = {one.candidate for one in case.found if _is_clipping(one)}
     return [
-        replace(one, explained_by=causes, severity=severities.get(id(one), one.severity))
-        for one, causes in explained
+        one
+        if _RULES[one.id].role == "circumstance" and one.candidate in clipped
+        else replace(
+            _with_its_loss(
+                one, [lost for lost, its in zip(case.found, causes_of, strict=True) if one in its]
+            ),
+            explained_by=tuple(dict.fromkeys(cause.id for cause in causes)),
+        )
+        for one, causes in zip(case.found, causes_of, strict=True)
     ]
 
 
+def _is_clipping(finding: Finding) -> bool:
+    return _RULES[finding.id].loss == "clips" and finding.severity != "note"
+
+
 def _explains(case: Case, cause: Finding, symptom: Finding) -> bool:
-    rule = _RULES[cause.id]
+    """What ran is to blame for what was lost under it, and an artifact for what would be lost under it."""
+    rule, lost = _RULES[cause.id], _RULES[symptom.id]
+    in_effect = {subject.name for subject in case.subjects if subject.in_effect}
+    is_about_it = symptom.candidate in (in_effect if cause.is_about_what_ran else {cause.candidate})
     return (
-        cause.candidate == symptom.candidate
-        and "note" not in (cause.severity, symptom.severity)
-        and _RULES[symptom.id].role in rule.explains
+        is_about_it
+        and symptom.severity != "note"
+        and (cause.severity != "note" or rule.is_as_bad_as_its_loss(cause))
+        and lost.role in rule.explains
+        and lost.loss in rule.makes
         and rule.accounts_for(cause, symptom, case)
     )
+
+
+def _with_its_loss(cause: Finding, losses: Sequence[Finding]) -> Finding:
+    """Return a cause as bad as the worst that it explains; where that alone tells, in its place."""
+    follows = _RULES[cause.id].is_as_bad_as_its_loss(cause)
+    if not losses:
+        return replace(cause, severity="note") if follows else cause
+    worst = min((one.severity for one in losses), key=SEVERITIES.index)
+    if not follows:
+        return replace(cause, severity=min(cause.severity, worst, key=SEVERITIES.index))
+    heads = {head for one in losses for head in one.heads}
+    return replace(
+        cause,
+        severity=worst,
+        layers=cause.layers or tuple(sorted({layer for layer, _, _ in heads})),
+        tensors=cause.tensors or tensors_in(heads),
+        message=f"{cause.message}. {_cost(losses)}",
+        impact=max(one.impact for one in losses),
+    )
+
+
+def _cost(losses: Sequence[Finding]) -> str:
+    """Return what a cause costs, in words."""
+    told = []
+    for one in losses:
+        if _RULES[one.id].role == "symptom":
+            what = "clip" if _RULES[one.id].loss == "clips" else "lose small values"
+            where = f"{layer_ranges(one.layers)}"
+            told.append(f"{len(one.heads)} {tensors_of(one.heads)} heads {what} in {where}")
+    return "By it " + "; ".join(told) if told else "By it values leave the range"
 
 
 def _rank(finding: Finding, in_effect: set[str]) -> tuple[object, ...]:
     rule = _RULES[finding.id]
     tier = Tier.explained if finding.explained_by else rule.tier_of(finding)
     is_of_others = finding.candidate is not None and bool(in_effect) and finding.candidate not in in_effect
-    is_hypothetical = is_of_others and not rule.is_about_what_ran
+    is_hypothetical = is_of_others and not finding.is_about_what_ran
     return SEVERITIES.index(finding.severity), is_hypothetical, tier, -finding.impact, finding.candidate or ""
 
 

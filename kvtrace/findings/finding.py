@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Severity = Literal["error", "warning", "note"]
 Confidence = Literal["certain", "high", "medium", "low"]
@@ -20,10 +23,30 @@ Remedy = Literal[
 Head = tuple[int, int, str]
 """(layer, kv_head, `k` | `v`)"""
 
+Tensor = Literal["k", "v"]
+TENSORS: Final[tuple[Tensor, ...]] = ("k", "v")
+
+IN_EFFECT: Final = "in_effect"
+"""In an audit's stored evidence, where a finding is about what ran."""
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
 _DOCUMENTED: Final = ConfigDict(
     use_attribute_docstrings=True, json_schema_serialization_defaults_required=True
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A part of the traffic."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DOCUMENTED
+
+    kind: Literal["workload", "phase", "position", "output-length"]
+    names: tuple[str, ...] = ()
+    """The workloads, or the phase."""
+    first: int = 0
+    """First position; or first generated token, counted from 0."""
+    end: int | None = None
+    """The first one that is no longer in it; None: it has no end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +73,10 @@ class Finding:
     """(layer, kv_head, tensor) concerned, worst first; empty: all, or only layers are known."""
     layers: tuple[int, ...] = ()
     """Layers concerned; empty: all."""
-    where: str = ""
-    """The workload, phase or positions in which it is the case, in a few words; empty: everywhere."""
+    tensors: tuple[Tensor, ...] = ()
+    """Tensors concerned; empty: both, or the finding is of neither."""
+    where: Where | None = None
+    """Part of the traffic concerned; None: all of it, or the finding is not about traffic."""
     explained_by: tuple[str, ...] = ()
     """Ids of findings on the same scales that are this one's cause."""
     num_requests: int | None = None
@@ -62,6 +87,18 @@ class Finding:
     """What kind of thing `action` is; None: nothing is to be done."""
     impact: float = 0.0
     """For ranking among equals: larger is worse."""
+    is_about_what_ran: bool = False
+    """Whether it blames the scales in effect, and not those of `candidate`."""
+
+
+def tensors_in(heads: Iterable[Head]) -> tuple[Tensor, ...]:
+    """Return the tensors of some heads, K first.
+
+    >>> tensors_in([(0, 0, "v"), (1, 0, "k"), (1, 1, "v")])
+    ('k', 'v')
+    """
+    found = {tensor for _, _, tensor in heads}
+    return tuple(tensor for tensor in TENSORS if tensor in found)
 
 
 def numbers(**named: Any) -> tuple[dict[str, Any], ...]:

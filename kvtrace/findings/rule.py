@@ -34,6 +34,8 @@ About = Literal[
     "format",  # the number format or its granularity does not fit the values
     "values",  # what is wrong was so before quantization
 ]
+Loss = Literal["clips", "flushes"]
+"""How values are lost: beyond a range that is too narrow, or below the steps of one that is too wide."""
 
 
 class Tier(IntEnum):
@@ -61,10 +63,9 @@ ExampleOf = TypeVar("ExampleOf")
 
 
 def same_place(cause: Finding, symptom: Finding, _: Case) -> bool:
-    """Return whether a cause lies in a layer, and in the tensor if it names one, of a symptom's heads."""
-    tensor = cause.evidence[0].get("tensor") if cause.evidence else None
-    in_tensor = tensor is None or any(tensor == own for _, _, own in symptom.heads)
-    return in_tensor and (not cause.layers or bool(set(cause.layers) & set(symptom.layers)))
+    """Return whether all heads of a symptom lie in a cause's layers and tensors, as far as it names any."""
+    in_tensors = not cause.tensors or {tensor for _, _, tensor in symptom.heads} <= set(cause.tensors)
+    return in_tensors and (not cause.layers or set(symptom.layers) <= set(cause.layers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,14 @@ class Rule(Generic[LookedAt, ExampleOf]):
     """What kind of trouble that is; None: by its role."""
     what_if: str = ""
     """The same of scales that did not run; empty: as `headline`."""
+    makes: tuple[Loss, ...] = ("clips", "flushes")
+    """Of a cause: the losses that it can make."""
+    loss: Loss | None = None
+    """Of a symptom or a drift: what it is a loss by."""
+    follows_loss: bool | Callable[[Finding], bool] = False
+    """It is a note unless it explains a loss, and then lies where that is. For all, or by the finding."""
     mended_by: Remedy | None = None
     """What the action and the command of its findings do, unless a finding says another remedy."""
-    is_about_what_ran: bool = False
-    """It speaks of the captured engine even where its scales are not what ran."""
     in_run: InRun = "passed on"
     """What becomes of an artifact's rule in a replay."""
 
@@ -108,6 +113,10 @@ class Rule(Generic[LookedAt, ExampleOf]):
     def tier_of(self, finding: Finding) -> Tier:
         """Return where one of its findings stands among equals."""
         return self.tier if isinstance(self.tier, Tier) else self.tier(finding)
+
+    def is_as_bad_as_its_loss(self, finding: Finding) -> bool:
+        """Return whether one of its findings is a note unless it explains a loss."""
+        return self.follows_loss if isinstance(self.follows_loss, bool) else self.follows_loss(finding)
 
 
 AnyRule = Rule[Any, Any]

@@ -56,6 +56,16 @@ WhyUnmatched = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectionScale:
+    """A scale of a linear layer that makes K, V or both; no scale of the cache."""
+
+    layer: int
+    tensors: tuple[Literal["k", "v"], ...]
+    kind: Literal["weight_scale", "input_scale"]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class UnmatchedName:
     """A name that looks like a KV-cache scale and that no rule turns into one."""
 
@@ -127,6 +137,8 @@ class ScaleArtifact:
     model: DeclaredModel = DeclaredModel()
     num_ranks: int | None = None
     """Tensor-parallel ranks, in formats that store one scale per rank; None elsewhere."""
+    projections: tuple[ProjectionScale, ...] = ()
+    """Scales of the projections that make K and V, where the checkpoint has quantized weights."""
     manifest: dict[str, Any] | None = field(default=None, repr=False)
     """Content of the `kvtrace.json` beside the scales: how they were made, and on what."""
 

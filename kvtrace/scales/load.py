@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvtrace.errors import ArtifactError
-from kvtrace.scales.artifact import ScaleArtifact, UnmatchedName
+from kvtrace.scales.artifact import ProjectionScale, ScaleArtifact, UnmatchedName
 from kvtrace.scales.formats import FORMATS
-from kvtrace.scales.names import resembles_kv_scale
+from kvtrace.scales.names import layer_of, projection_scale, resembles_kv_scale
+from kvtrace.scales.safetensors import FLOAT_DTYPES, read_values
 from kvtrace.scales.source import ArtifactSource, open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def load_artifact(path: Path | str, artifact_format: str | None = None) -> ScaleArtifact:
@@ -36,8 +41,18 @@ def load_artifact(path: Path | str, artifact_format: str | None = None) -> Scale
         scheme=reading.scheme,
         model=source.model,
         num_ranks=reading.num_ranks,
+        projections=tuple(_projections(source)),
         manifest=source.manifest,
     )
+
+
+def _projections(source: ArtifactSource) -> Iterator[ProjectionScale]:
+    """Yield the projections' scales of one number each; larger ones are weights' own business."""
+    for ref in source.tensors:
+        found = projection_scale(ref.name)
+        layer = layer_of(ref.name)
+        if found and layer is not None and set(ref.shape) <= {1} and ref.dtype in FLOAT_DTYPES:
+            yield ProjectionScale(layer, *found, read_values(ref)[0])
 
 
 def _outside_the_index(source: ArtifactSource) -> tuple[UnmatchedName, ...]:

@@ -7,7 +7,7 @@ its fp8 and Quark methods, and its map of Mistral's native names (`models/mistra
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from kvtrace.scales.artifact import ScaleTensor
@@ -21,6 +21,7 @@ _CACHE: Final = re.compile(r"\.self_attn\.([kv])_cache\.scale$")
 _BARE: Final = re.compile(r"(?<!_proj)(?<!_cache)(?<!_norm)(?<!mlp)\.([qkv])_scale$")
 _OUTPUT: Final = re.compile(r"\.([qkv])_proj\.output_scale$")
 _PROB_OUTPUT: Final = re.compile(r"\.self_attn\.prob_output_scale$")
+_PROJECTION_SCALE: Final = re.compile(r"\.(k|v|qkv)_proj\.(weight_scale|input_scale)$")
 _ZERO_POINT: Final = re.compile(r"\.[qkv]_zero_point$")
 _OF_WEIGHTS: Final = re.compile(
     r"(?:weight|input|activation|act|router|routed|expert|embed|layer|gate|up|down|q?scale_(?:act|weight))[a-z_]*"
@@ -84,6 +85,23 @@ def output_tensor(name: str) -> ScaleTensor | None:
 def is_zero_point(name: str) -> bool:
     """Whether this is a zero point: loaders read and ignore it, since only symmetric scales are supported."""
     return _ZERO_POINT.search(name) is not None
+
+
+def projection_scale(
+    name: str,
+) -> tuple[tuple[Literal["k", "v"], ...], Literal["weight_scale", "input_scale"]] | None:
+    """Return which of K and V a projection makes and which of its scales this is; None: it is none.
+
+    >>> projection_scale("model.layers.0.self_attn.k_proj.weight_scale")
+    (('k',), 'weight_scale')
+    """
+    match = _PROJECTION_SCALE.search(name)
+    if match is None:
+        return None
+    tensors: tuple[Literal["k", "v"], ...] = (
+        ("k", "v") if match[1] == "qkv" else ("k",) if match[1] == "k" else ("v",)
+    )
+    return tensors, "weight_scale" if match[2] == "weight_scale" else "input_scale"
 
 
 def resembles_kv_scale(name: str) -> bool:

@@ -162,7 +162,8 @@ def _setup_notes(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayer
             "dropped-name", f"{len(artifact.unmatched)} names match no rule and are dropped silently: {shown}"
         )
     if setup.kv_cache_dtype == "fp8_e5m2" and setup.loader is VLLM and scheme.has_kv_scheme:
-        yield Note("crash", "fp8_e5m2 is refused by vLLM for a checkpoint that declares KV-cache scales")
+        refused = "fp8_e5m2 is refused by vLLM for a checkpoint that declares KV-cache scales"
+        yield Note("crash", f"{refused}; use fp8_e4m3 with them")
     form = artifact.format
     if form.remark and form.remark_for in (None, setup.loader.name):
         yield Note("information", form.remark)

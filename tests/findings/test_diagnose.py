@@ -23,7 +23,7 @@ from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.figures import percent
 from kvtrace.findings.diagnose import diagnose
 from kvtrace.findings.run.case import Case
-from kvtrace.findings.run.example import CLIPS, RunExample, Traffic, Where
+from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, Traffic
 from kvtrace.query import connect_with_views, run_sql
 from kvtrace.report.build import build_report
 from kvtrace.runs.open import open_run
@@ -291,7 +291,7 @@ def test_the_sample_is_diagnosed_as_its_artifacts_were_made(tmp_path: Path) -> N
 
 
 def test_the_verdict_says_which_finding_it_rests_on(tmp_path: Path) -> None:
-    clipped = RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()})
+    clipped = RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Clipped()})
     for name, example, status, finding in (
         ("fault", clipped, "fault", "k-clips"),
         ("sound", RunExample(), "sound", "not-the-scales"),

@@ -6,12 +6,15 @@ Seeds differ from run to run unless pinned: `python -m incidents --seed 7`. Exit
 from __future__ import annotations
 
 import argparse
+import random
 import secrets
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from incidents import all_incidents
+from incidents.answered import answered_cases
+from incidents.answered_table import print_answered
 from incidents.judge import HOW_JUDGED, run_incident
 
 if TYPE_CHECKING:
@@ -28,13 +31,19 @@ def main() -> int:
         "--hardest", action="store_true", help="faults at their faintest, healthy cases at their widest"
     )
     parser.add_argument("--only", default="", help="cases whose name or cause contains this")
+    parser.add_argument(
+        "--point", type=int, help="of the cases with right answers, those of this point alone"
+    )
+    parser.add_argument("--few", type=int, help="of the cases with right answers so many, by the seed")
+    parser.add_argument("--draws", type=int, default=1, help="each case with a right answer so often")
     options = parser.parse_args()
     base = secrets.randbelow(10**6) if options.seed is None else options.seed
     started = time.monotonic()
     chosen = [
         (number, one)
         for number, one in enumerate(all_incidents())
-        if options.only in one.name or any(options.only in cause for cause in one.causes)
+        if options.point is None
+        and (options.only in one.name or any(options.only in cause for cause in one.causes))
     ]
     strengths = "every strength the hardest to tell" if options.hardest else "which draws its strength too"
     print(f"seed {base}; each case has seed {base} + its number, {strengths}\n")
@@ -46,8 +55,17 @@ def main() -> int:
         outcomes.append(outcome)
         print(_line(number, outcome), flush=True)
     _summary(outcomes)
-    print(f"{time.monotonic() - started:.0f} s")
-    return 0 if all(one.is_right for one in outcomes) else 1
+    cases = [
+        (number, one)
+        for number, one in enumerate(answered_cases())
+        if options.only in one.name and options.point in (None, one.point)
+    ]
+    if options.few is not None:
+        kept = random.Random(base).sample(range(len(cases)), min(options.few, len(cases)))
+        cases = [cases[place] for place in sorted(kept)]
+    are_right = print_answered(cases, base, draws=options.draws, hardest=options.hardest)
+    print(f"{time.monotonic() - started:.0f} s, {time.process_time():.0f} s of them on the processor")
+    return 0 if are_right and all(one.is_right for one in outcomes) else 1
 
 
 def _line(number: int, outcome: Outcome) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 
 from incidents.bench import NUM_LAYERS, Bench, times
 from incidents.planting import incident
-from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.calibration.save import SCALES_FILE
 
@@ -98,8 +97,8 @@ def _(bench: Bench) -> str:
 @incident("keys renamed", "unmatched-names")
 def _(bench: Bench) -> str:
     path = bench.ship(bench.scales(PER_TENSOR))
-    _rename(path, "self_attn.k_scale", "self_attn.key_cache_scale")
-    _rename(path, "self_attn.v_scale", "self_attn.value_cache_scale")
+    rename(path, "self_attn.k_scale", "self_attn.key_cache_scale")
+    rename(path, "self_attn.v_scale", "self_attn.value_cache_scale")
     return "all layers"
 
 
@@ -197,21 +196,6 @@ def _(bench: Bench) -> str:
     return f"÷ {factor:.2f}"
 
 
-@incident("calibrated on short positions", "short-calibration")
-def _(bench: Bench) -> str:
-    length = int(bench.rng.choice([256, 512, 1024]))
-    bench.calibrated(Recipe(headroom=4), DatasetRules(max_position=length))
-    return f"below position {length:,}"
-
-
-@incident("a workload was not calibrated on", "outside-envelope")
-def _(bench: Bench) -> str:
-    left_out = str(bench.rng.choice(["code", "language", "chat"]))
-    known = tuple(sorted({str(name) for name in bench.workload} - {left_out}))
-    bench.calibrated(Recipe(headroom=4), DatasetRules(workloads=known))
-    return left_out
-
-
 @incident("weights changed since the calibration", "stale-artifact")
 def _(bench: Bench) -> str:
     bench.calibrated(Recipe())
@@ -241,7 +225,7 @@ def _double_last_scale(path: Path) -> None:
     file.write_bytes(bytes(content))
 
 
-def _rename(path: Path, old: str, new: str) -> None:
+def rename(path: Path, old: str, new: str) -> None:
     """Rename tensors in the header of a safetensors file."""
     file = path / SCALES_FILE
     content = file.read_bytes()

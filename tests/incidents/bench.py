@@ -15,7 +15,7 @@ import torch
 from support.checkpoints import checkpoint
 from support.fabricate import fabricate_trace
 
-from incidents.base import SAMPLE, read_base
+from incidents.base import SAMPLE, Base, read_base
 from kvtrace.calibration.calibrate import calibrate
 from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.magnitudes import Magnitudes
@@ -31,7 +31,7 @@ from kvtrace.scales import load_artifact
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -45,6 +45,7 @@ RETRIEVAL_KEPT = 3
 """One in this many rows of the long requests is kept: they hold more than half of the sample."""
 _ABSMAX = Recipe()
 _ALL_ROWS = DatasetRules()
+_VLLM = ServingSetup("vllm-cuda")
 DIGESTS = {"weights_digest": "w" * 64, "tokenizer_digest": "t" * 64, "chat_template_digest": "c" * 64}
 
 
@@ -73,14 +74,32 @@ class Bench:
     """A checkpoint that the artifacts' are compared with."""
     names: dict[str, str] = field(default_factory=dict)
     """What workloads, artifacts and traces are called instead: no rule may know the names used here."""
+    setup: ServingSetup = _VLLM
+    """How the artifacts are served."""
+    tp: int = 1
+    """Tensor-parallel ranks of the captured engine."""
+    fp8_dtype: str = "fp8_e4m3"
+    """Of the captured engine's cache, if there are live scales."""
+    kept_in_bf16: tuple[int, ...] = ()
+    """Layers that an engine with an FP8 cache left in the model's own dtype."""
+    redraw: Callable[[int], Base] | None = None
+    """Another draw of the same traffic, by a seed; None: the base is one capture."""
 
     @property
     def num_heads(self) -> int:
         return int(next(iter(self.tensors.values())).shape[1])
 
     @property
+    def num_layers(self) -> int:
+        return len(self.tensors) // 2
+
+    @property
     def heads(self) -> list[tuple[int, int]]:
-        return [(layer, head) for layer in range(NUM_LAYERS) for head in range(self.num_heads)]
+        return [(layer, head) for layer in range(self.num_layers) for head in range(self.num_heads)]
+
+    @property
+    def all_rows(self) -> NDArray[np.bool_]:
+        return np.ones(len(self.position), bool)
 
     def pick(self, count: int) -> list[tuple[int, int]]:
         """Return some (layer, head) at random."""
@@ -125,7 +144,7 @@ class Bench:
     def scales(self, recipe: Recipe = _ABSMAX) -> ScaleSet:
         """Return the scales that a recipe gives on the values as they are now."""
         found: ScaleSet = {}
-        for layer in range(NUM_LAYERS):
+        for layer in range(self.num_layers):
             units = [("k", "v")] if recipe.merge_kv else [("k",), ("v",)]
             for tensors in units:
                 values = [self.tensors[layer, tensor] for tensor in tensors]
@@ -134,7 +153,7 @@ class Bench:
                     if recipe.granularity == "attn_head"
                     else [values]
                 )
-                scales = tuple(scale_by(recipe, _counted(part)) for part in parts)
+                scales = tuple(scale_by(recipe, _counted(part, recipe)) for part in parts)
                 found.update({(layer, tensor): scales for tensor in tensors})
         return found
 
@@ -151,12 +170,42 @@ class Bench:
 
     def calibrated(self, recipe: Recipe, rules: DatasetRules = _ALL_ROWS, name: str = "shipped") -> Path:
         """Save what `kvtrace calibrate` makes of the values as they are now, manifest included."""
-        trace = self.write("calibration")
+        path, _ = self._calibrate(self.write("calibration"), recipe, rules, name)
+        return path
+
+    def calibrated_on_itself(self, recipe: Recipe, name: str = "shipped") -> Path:
+        """Save what `kvtrace calibrate` makes of the trace that is judged, which nothing changes then."""
+        path, _ = self._calibrate(self.incident(), recipe, _ALL_ROWS, name)
+        return path
+
+    def calibrated_on_another_draw(self, recipe: Recipe) -> ScaleSet:
+        """Save what `kvtrace calibrate` makes of other requests of the same traffic; return its scales.
+
+        Of a base that is one capture half of the requests are calibrated on, and the others stay.
+        """
+        if self.redraw is None:
+            numbers = [one.request for one in self.requests]
+            chosen = self.rng.choice(numbers, size=len(numbers) // 2, replace=False)
+            is_chosen = np.isin(self.request_of_row, chosen)
+            other = replace(self, artifacts=[])
+            other.keep(is_chosen)
+            self.keep(~is_chosen)
+        else:
+            seed = int(self.rng.integers(2**31))
+            other = replace(whole_bench(seed, self.folder, self.redraw(seed), None), names=self.names)
+        path, scales = other._calibrate(other.write("calibration"), recipe, _ALL_ROWS, "shipped")
+        self.artifacts.append(path)
+        return scales
+
+    def _calibrate(
+        self, trace: Path, recipe: Recipe, rules: DatasetRules, name: str
+    ) -> tuple[Path, ScaleSet]:
         path = self.folder / self.called(name)
         named = replace(rules, workloads=tuple(map(self.called, rules.workloads)))
-        write_calibration(path, calibrate([open_trace(trace)], recipe, named), checkpoint=None)
+        calibration = calibrate([open_trace(trace)], recipe, named)
+        write_calibration(path, calibration, checkpoint=None)
         self.artifacts.append(path)
-        return path
+        return path, dict(calibration.scales)
 
     def deploy(self, scales: ScaleSet, original: Path, name: str = "shipped") -> Path:
         """Save a copy of a checkpoint with these scales and have the report judge it."""
@@ -167,8 +216,10 @@ class Bench:
 
     def checkpoint(self, name: str, *, num_changed: int = 0) -> Path:
         """Write a checkpoint of a few small weights, some of them changed in one value."""
-        weights = {f"model.layers.{n}.self_attn.k_proj.weight": torch.ones(4, 4) for n in range(NUM_LAYERS)}
-        for number in self.rng.choice(NUM_LAYERS, size=num_changed, replace=False).tolist():
+        weights = {
+            f"model.layers.{n}.self_attn.k_proj.weight": torch.ones(4, 4) for n in range(self.num_layers)
+        }
+        for number in self.rng.choice(self.num_layers, size=num_changed, replace=False).tolist():
             weights[f"model.layers.{number}.self_attn.k_proj.weight"][2, 1] = 1.5
         return checkpoint(self.folder / self.called(name), weights, model=self.config())
 
@@ -184,7 +235,7 @@ class Bench:
     def config(self) -> dict[str, Any]:
         heads, head_dim = next(iter(self.tensors.values())).shape[1:]
         return {
-            "num_hidden_layers": NUM_LAYERS,
+            "num_hidden_layers": self.num_layers,
             "num_attention_heads": heads,
             "num_key_value_heads": heads,
             "head_dim": head_dim,
@@ -202,18 +253,25 @@ class Bench:
                 one.model_copy(update={"workload": self.called(one.workload)}) for one in self.requests
             ],
             sampling=self.sampling,
-            kv_cache_dtype="fp8_e4m3" if fp8 else "auto",
+            kv_cache_dtype=self.fp8_dtype if fp8 else "auto",
             scales=self.live if fp8 else None,
             rows_per_chunk=512,
+            ranks=np.array_split(range(self.num_heads), self.tp) if self.tp > 1 else None,
+            kept_in_bf16=self.kept_in_bf16 if fp8 else (),
             backend=self.backend,
             device="cpu" if self.backend == "CPU_ATTN" else "cuda",
             model=self.model,
         )
 
+    def incident(self) -> Path:
+        """Return the trace that is judged, written once."""
+        path = self.folder / f"{self.called('incident')}.kvtrace"
+        return path if path.exists() else self.write("incident")
+
     def diagnosed(self) -> Diagnosis:
-        trace = open_trace(self.write("incident"))
+        trace = open_trace(self.incident())
         artifacts = [load_artifact(path) for path in self.artifacts]
-        candidates = standard_candidates([trace], artifacts, ServingSetup("vllm-cuda"), against=self.against)
+        candidates = standard_candidates([trace], artifacts, self.setup, against=self.against)
         return diagnose(
             open_run(replay(ReplayRequest([trace], candidates, device="cpu"), self.folder / "run"))
         )
@@ -221,7 +279,7 @@ class Bench:
     def audited(self) -> ScalesReport:
         """Return what `kvtrace scales --trace` says of the last artifact."""
         artifact = load_artifact(self.artifacts[-1])
-        return scales_report(artifact, open_trace(self.write("incident")), engine="vllm-cuda")
+        return scales_report(artifact, open_trace(self.incident()), engine="vllm-cuda")
 
 
 def times(scales: ScaleSet, factor: float, tensors: str = "kv", heads: Any = None) -> ScaleSet:
@@ -233,6 +291,22 @@ def times(scales: ScaleSet, factor: float, tensors: str = "kv", heads: Any = Non
         )
         for (layer, tensor), values in scales.items()
     }
+
+
+def whole_bench(seed: int, folder: Path, base: Base, redraw: Callable[[int], Base] | None) -> Bench:
+    """Return all of a base, as it is."""
+    return Bench(
+        rng=np.random.default_rng(seed),
+        folder=folder,
+        tensors={key: values.copy() for key, values in base.tensors.items()},
+        requests=list(base.requests),
+        sampling=list(base.sampling),
+        request_of_row=base.request_of_row,
+        position=base.position,
+        workload=base.workload,
+        step=base.step,
+        redraw=redraw,
+    )
 
 
 def new_bench(seed: int, folder: Path, base: Path = SAMPLE) -> Bench:
@@ -263,6 +337,10 @@ def new_bench(seed: int, folder: Path, base: Path = SAMPLE) -> Bench:
     return bench
 
 
-def _counted(parts: Sequence[NDArray[np.float32]]) -> Magnitudes:
+def _counted(parts: Sequence[NDArray[np.float32]], recipe: Recipe) -> Magnitudes:
+    if recipe.method == "absmax":  # sorting all values would take most of a case's time
+        return Magnitudes(
+            np.array([max(np.abs(part).max() for part in parts)], np.float64), np.ones(1, np.int64)
+        )
     values, counts = np.unique(np.abs(np.concatenate([part.ravel() for part in parts])), return_counts=True)
     return Magnitudes(values.astype(np.float64), counts.astype(np.int64))

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from incidents.bench import Bench, times
 from incidents.planting import incident
+from kvtrace.calibration.dataset import DatasetRules
 from kvtrace.calibration.recipe import Recipe
 from kvtrace.calibration.save import SCALES_FILE
 
@@ -60,3 +61,23 @@ def _(bench: Bench) -> str:
     bench.deploy(bench.scales(), bench.checkpoint("original"))
     bench.against = bench.checkpoint("tuned")
     return "all tensors"
+
+
+def _calibrated_on_all(bench: Bench) -> str:
+    bench.calibrated(Recipe(headroom=4))
+    return "all rows"
+
+
+@incident("calibrated on short positions", "short-calibration", control=_calibrated_on_all)
+def _(bench: Bench) -> str:
+    length = int(bench.rng.choice([256, 512, 1024]))
+    bench.calibrated(Recipe(headroom=4), DatasetRules(max_position=length))
+    return f"below position {length:,}"
+
+
+@incident("a workload was not calibrated on", "outside-envelope", control=_calibrated_on_all)
+def _(bench: Bench) -> str:
+    left_out = str(bench.rng.choice(["code", "language", "chat"]))
+    known = tuple(sorted({str(name) for name in bench.workload} - {left_out}))
+    bench.calibrated(Recipe(headroom=4), DatasetRules(workloads=known))
+    return left_out

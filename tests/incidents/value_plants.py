@@ -43,7 +43,7 @@ def _(bench: Bench) -> str:
     return _clip(bench, "v", len(bench.heads), 1.9, 8)
 
 
-@incident("scales 8 times too small in effect", "k-clips", "v-clips")
+@incident("scales 8 times too small in effect", "constant-factor")
 def _(bench: Bench) -> str:
     bench.live = times(bench.scales(PER_TENSOR), 1 / 8)
     bench.ship(bench.live)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kvtrace.findings.artifact.context import AuditContext
     from kvtrace.findings.artifact.example import ArtifactExample, PerTensor
-    from kvtrace.findings.run.example import RunExample, Traffic, Where
+    from kvtrace.findings.run.example import Clipped, RunExample, Traffic
     from kvtrace.trace.reader import Trace
 
 NUM_LAYERS, NUM_HEADS, HEAD_DIM = 2, 2, 8
@@ -46,6 +46,7 @@ def audited(example: ArtifactExample, folder: Path) -> AuditContext:
         trace,
         backend=example.backend,
         weights=compared,
+        skip_layers=example.unquantized,
         calibrated_at_length=example.calibrated_at_length,
         observed=observe(trace, unit_of(artifact)) if trace else None,
     )
@@ -62,7 +63,7 @@ def _checkpoint(example: ArtifactExample, path: Path, side: int) -> Path:
     declared = scheme(strategy="attn_head" if is_per_head else "tensor") | example.scheme
     quantization = {"quant_method": "compressed-tensors", "kv_cache_scheme": declared}
     model = {
-        "num_hidden_layers": NUM_LAYERS,
+        "num_hidden_layers": example.num_layers,
         "num_attention_heads": NUM_HEADS,
         "num_key_value_heads": NUM_HEADS,
         "head_dim": HEAD_DIM,
@@ -122,7 +123,7 @@ def _manifest(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "schema_version": "1.0",
         "kvtrace_version": "0",
-        "created_at": 1.7e9,
+        "created_at": given.get("created_at", 1.7e9),
         "model": model,
         "dataset": dataset,
         "recipe": recipe,
@@ -224,7 +225,7 @@ def _of_head(head: tuple[int, int, str], candidate: str | None = None) -> dict[s
 def _add(
     tables: dict[str, list[dict[str, Any]]],
     traffic: Traffic,
-    clipped: Mapping[tuple[int, int, str], Where],
+    clipped: Mapping[tuple[int, int, str], Clipped],
 ) -> None:
     for _ in range(traffic.requests):
         number = len(tables["requests"])
@@ -258,10 +259,11 @@ def _add(
                 tables["vectors"].append(_of_head(head) | {"row": row, "absmax_code": code})
 
 
-def _is_there(where: Where, traffic: Traffic, position: int) -> bool:
+def _is_there(where: Clipped, traffic: Traffic, position: int) -> bool:
     step = position - traffic.prompt_tokens
     return (
         where.workload in (None, traffic.workload)
         and position >= where.from_position
         and (where.from_step is None or step >= where.from_step)
+        and (not where.in_prefill or step < 0)
     )

@@ -28,7 +28,7 @@ from kvtrace.trace.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -83,6 +83,7 @@ def fabricate_trace(
     ranks: Sequence[Sequence[int]] | None = None,
     rows_of_rank: Sequence[Sequence[int]] | None = None,
     rows_per_chunk: int = 64,
+    kept_in_bf16: Collection[int] = (),
     backend: str = "FABRICATED",
     device: str = "cpu",
     model: Mapping[str, Any] | None = None,
@@ -96,6 +97,7 @@ def fabricate_trace(
     model: fields of the model's record that differ from what the tensors show. settings: the engine's.
     cache_dtype_of: layers whose cache dtype is not `kv_cache_dtype`. A layer whose tensors have fewer heads
     than the widest has fewer KV heads.
+    kept_in_bf16: layers whose cache is of the model's own dtype whatever `kv_cache_dtype` says.
     """
     num_rows = len(next(iter(tensors.values())))
     num_heads = max(values.shape[1] for values in tensors.values())
@@ -134,7 +136,9 @@ def fabricate_trace(
                     dtype=dtype,  # type: ignore[arg-type]
                     backend=backend,
                     implementation="none",
-                    kv_cache_dtype=(cache_dtype_of or {}).get(layer, kv_cache_dtype),
+                    kv_cache_dtype="auto"
+                    if layer in kept_in_bf16
+                    else (cache_dtype_of or {}).get(layer, kv_cache_dtype),
                     block_size=16,
                     k_scale=_scales_of(scales, layer, "k", heads),
                     v_scale=_scales_of(scales, layer, "v", heads),

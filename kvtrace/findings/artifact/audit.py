@@ -16,6 +16,7 @@ from kvtrace.scales.resolve import resolve
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from kvtrace.calibration.manifest import Manifest
     from kvtrace.findings.artifact.example import ArtifactRule
     from kvtrace.findings.artifact.observed import Observed
     from kvtrace.findings.artifact.weights import WeightsComparison
@@ -42,18 +43,20 @@ def audit_context(
     weights: WeightsComparison | None = None,
     calibrated_at_length: int | None = None,
     observed: Observed | None = None,
+    skip_layers: Iterable[int] = (),
 ) -> AuditContext:
     """Return what the rules look at; nothing is counted here.
 
     trace: gives the model's shape, and the setup where its cache was FP8 and `backend` or `tp` is None.
     engine: names the loader; None: the format's own. weights: what `compare_weights` found.
     calibrated_at_length: for artifacts whose manifest does not say it.
+    skip_layers: those left unquantized; an engine with an FP8 cache that left some shows them itself.
     observed: the trace counted; None with a trace: rules that need its values say nothing.
     Raises ArtifactError: it claims an impossible model. InvalidCandidateError: no such engine, heads do not
     split.
     """
     manifest = parse_manifest(artifact.manifest)
-    length = manifest.dataset.calibration.max_position + 1 if manifest else calibrated_at_length
+    length = _calibrated_length(manifest) if manifest else calibrated_at_length
     cache = artifact.model.cache.joined(trace.cache_layers) if trace else artifact.model.cache
     num_layers, num_kv_heads = _shape(artifact, trace)
     sizes_are_known = trace is not None or artifact.model.num_layers is not None
@@ -83,7 +86,21 @@ def audit_context(
         manifest=manifest,
         calibrated_length=length,
         weights=weights,
+        unquantized=frozenset(skip_layers) | _left_out_by(trace),
     )
+
+
+def _calibrated_length(manifest: Manifest) -> int:
+    """Return the length of what was calibrated on: the requests', not the last position that was sampled."""
+    rows = manifest.dataset.calibration
+    return rows.max_computed_tokens or rows.max_position + 1
+
+
+def _left_out_by(trace: Trace | None) -> frozenset[int]:
+    """Return the layers that an engine with an FP8 cache left in the model's own dtype."""
+    if trace is None or trace.cache_kind != "static_fp8":
+        return frozenset()
+    return frozenset(n for n, layer in trace.layers.items() if layer.cache_kind == "unquantized")
 
 
 def unit_of(artifact: ScaleArtifact) -> Granularity:

@@ -61,6 +61,7 @@ RULE: Final = ArtifactRule(
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),
+    follows_loss=True,
     mended_by="recalibrate",
     check=check,
     invalid=(

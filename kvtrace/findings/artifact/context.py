@@ -43,6 +43,11 @@ class UnitCost:
     num_out_of_range: int
 
     @property
+    def is_too_wide(self) -> bool:
+        """Whether most of the error is not clipping's."""
+        return self.clip_share < 0.5
+
+    @property
     def least_error(self) -> float:
         """Return `relative_error` at the best scale, which is searched for when it is first asked for."""
         return self.observed.least_error_of(self.unit)
@@ -71,6 +76,17 @@ class AuditContext:
     calibrated_length: int | None = None
     """Positions below this were calibrated on: from the manifest, or as the user says."""
     weights: WeightsComparison | None = None
+    unquantized: frozenset[int] = frozenset()
+    """Layers that are left in the model's own dtype on purpose."""
+
+    @property
+    def is_what_if(self) -> bool:
+        """Whether the scales were made after the trace was begun, by their manifest: they cannot have run."""
+        if self.observed is None or self.manifest is None:
+            return False
+        captured = self.observed.trace.record
+        made_of = {one.trace_id for one in self.manifest.dataset.traces}
+        return captured.trace_id in made_of or self.manifest.created_at > captured.created_at
 
     def heads(self, layer: int) -> int:
         """Return the number of KV heads of a layer."""
@@ -144,6 +160,14 @@ class AuditContext:
             for unit, m in self.observed.units.items()
             if (value := self.usable(unit)) and m.amax > 0
         }
+
+    @cached_property
+    def loses_by_clipping(self) -> bool:
+        """Whether clipping costs any unit more than a choice of its scale would."""
+        return any(
+            ratio > self.clip_ratio and not self.costs[unit].is_too_wide and self.costs[unit].excess > MATTERS
+            for unit, ratio in self.ratios.items()
+        )
 
     @cached_property
     def costs(self) -> dict[Group, UnitCost]:

@@ -54,6 +54,7 @@ RULE: Final = ArtifactRule(
     role="cause",
     tier=Tier.place,
     explains=("symptom",),
+    makes=("clips",),
     mended_by="recalibrate",
     check=check,
     invalid=(ArtifactExample(scheme={"observer": "minmax"}),),

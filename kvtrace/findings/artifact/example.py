@@ -63,6 +63,9 @@ class ArtifactExample:
     live: PerTensor | None = None
     """Scales in effect at capture; None: no FP8 was."""
     backend: str | None = None
+    num_layers: int = 2
+    unquantized: tuple[int, ...] = ()
+    """Layers that are left in the model's own dtype."""
     calibrated_at_length: int | None = None
     """Of the trace's four positions."""
 

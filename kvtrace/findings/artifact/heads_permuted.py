@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.findings.artifact.example import AMAX_PER_HEAD, ArtifactExample, ArtifactRule, covering
-from kvtrace.findings.finding import Finding, numbers
+from kvtrace.findings.finding import TENSORS, Finding, numbers
 from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     """
     if context.observed is None or context.artifact.granularity != "attn_head" or context.num_kv_heads < 2:
         return
-    for tensor in ("k", "v"):
+    for tensor in TENSORS:
         misfits = _misfits(context, tensor)
         if misfits is None:
             continue
@@ -45,6 +45,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 f"for head {order.tolist()}[i]",
                 action="Check the order in which tensor-parallel shards or GQA groups were joined; reorder "
                 "the scales.",
+                tensors=(tensor,),
                 evidence=numbers(
                     tensor=tensor,
                     order=order.tolist(),

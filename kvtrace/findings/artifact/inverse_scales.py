@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
-from kvtrace.findings.finding import Finding, numbers
+from kvtrace.findings.finding import TENSORS, Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.numerics.formats import E4M3FN
 
@@ -16,37 +16,54 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
+    from kvtrace.findings.finding import Tensor
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield an error where observed ÷ covered follows (amax / 448)² over all units instead of a constant.
+    """Yield an error where observed ÷ covered follows (amax / 448)² over K, V or both instead of a constant.
 
     A headroom factor shifts either by a constant, so deviations from the median are compared.
     """
-    if context.observed is None or not context.ratios:
+    if context.observed is None:
         return
-    log_ratio = np.log([context.ratios[unit] for unit in sorted(context.ratios)])
-    log_amax = np.log(
-        [context.observed.units[unit].amax / E4M3FN.max_value for unit in sorted(context.ratios)]
+    of = {tensor: _misfits(context, (tensor,)) for tensor in TENSORS}
+    tensors = tuple(tensor for tensor in TENSORS if _is_inverse(*of[tensor]))
+    if not tensors and _is_inverse(*_misfits(context, TENSORS)):
+        tensors = TENSORS
+    if not tensors:
+        return
+    misfit, inverse_misfit = _misfits(context, tensors)
+    which = "the scales" if len(tensors) == len(TENSORS) else f"{tensors[0].upper()}'s scales"
+    yield Finding(
+        id="inverse-scales",
+        severity="error",
+        message=f"{which} are stored inverted: observed ÷ covered amax follows (amax / 448)² instead of 1",
+        action="Store amax / 448: the number that the cached code is multiplied with.",
+        layers=tuple(sorted({layer for layer, _, tensor in context.ratios if tensor in tensors})),
+        tensors=tensors,
+        evidence=(
+            {
+                "num_units": sum(tensor in tensors for _, _, tensor in context.ratios),
+                "median_log_misfit_as_inverse": inverse_misfit,
+                "median_log_misfit_as_is": misfit,
+            },
+        ),
     )
-    as_inverse, as_is = log_ratio - 2 * log_amax, log_ratio
-    inverse_misfit = float(np.median(np.abs(as_inverse)))
-    misfit = float(np.median(np.abs(as_is)))
-    if inverse_misfit < math.log(1.5) and misfit > max(math.log(4), 3 * inverse_misfit):
-        yield Finding(
-            id="inverse-scales",
-            severity="error",
-            message="the scales are stored inverted: observed ÷ covered amax follows (amax / 448)² instead "
-            "of 1",
-            action="Store amax / 448: the number that the cached code is multiplied with.",
-            evidence=numbers(
-                num_units=len(log_ratio),
-                median_observed_over_covered=float(np.exp(np.median(log_ratio))),
-                median_squared_amax_over_448=float(np.exp(np.median(2 * log_amax))),
-                median_log_misfit_as_inverse=inverse_misfit,
-                median_log_misfit_as_is=misfit,
-            ),
-        )
+
+
+def _misfits(context: AuditContext, tensors: tuple[Tensor, ...]) -> tuple[float, float]:
+    """Return the median |ln| by which the scales miss their values, as they are and as reciprocals."""
+    assert context.observed is not None
+    units = [unit for unit in sorted(context.ratios) if unit[2] in tensors]
+    if not units:
+        return 0.0, math.inf
+    log_ratio = np.log([context.ratios[unit] for unit in units])
+    log_amax = np.log([context.observed.units[unit].amax / E4M3FN.max_value for unit in units])
+    return float(np.median(np.abs(log_ratio))), float(np.median(np.abs(log_ratio - 2 * log_amax)))
+
+
+def _is_inverse(misfit: float, inverse_misfit: float) -> bool:
+    return inverse_misfit < math.log(1.5) and misfit > max(math.log(4), 3 * inverse_misfit)
 
 
 RULE: Final = ArtifactRule(
@@ -59,6 +76,14 @@ RULE: Final = ArtifactRule(
     check=check,
     invalid=(
         ArtifactExample(amax=AMAX, scales={name: E4M3FN.max_value / amax for name, amax in AMAX.items()}),
+        # V alone.
+        ArtifactExample(
+            amax=AMAX,
+            scales={
+                name: E4M3FN.max_value / amax if name.endswith("v") else amax / E4M3FN.max_value
+                for name, amax in AMAX.items()
+            },
+        ),
     ),
     valid=(
         ArtifactExample(amax=AMAX),

@@ -8,16 +8,14 @@ import numpy as np
 
 from kvtrace.findings.artifact.context import MATTERS
 from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, tensors_in
 from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
-
-_FAR_APART: Final = 64.0
-"""Ratio of K's to V's range from which half of e4m3fn's octaves above flushing are given away."""
+    from kvtrace.findings.finding import Tensor
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
@@ -36,29 +34,40 @@ def check(context: AuditContext) -> Iterator[Finding]:
         return  # some unit differs, or all are the same number: constant-scales speaks of that
     evidence: dict[str, Any] = {"num_units": len(shared)}
     severity, message = "note", "K and V share one scale"
+    tensors: tuple[Tensor, ...] = ()
+    layers: set[int] = set()
     if context.observed is not None:
         amax = {unit: m.amax for unit, m in context.observed.units.items()}
-        apart = [
-            amax[n, h, "k"] / amax[n, h, "v"]
+        apart = {
+            (n, h): amax[n, h, "k"] / amax[n, h, "v"]
             for n, h in shared
             if amax.get((n, h, "k")) and amax.get((n, h, "v"))
+        }
+        # The scale is made for the wider of the two: the narrower one alone can lose by it.
+        narrower = {(n, h, "v" if ratio > 1 else "k"): ratio for (n, h), ratio in apart.items()}
+        costly = [
+            unit
+            for unit in narrower
+            if context.costs[unit].excess > MATTERS and context.costs[unit].is_too_wide
         ]
-        costly = [unit for unit, cost in context.costs.items() if cost.excess > MATTERS]
-        widest = float(np.exp(np.abs(np.log(apart)).max())) if apart else 1.0
+        widest = max((max(ratio, 1 / ratio) for ratio in apart.values()), default=1.0)
         evidence |= {
-            "median_k_over_v_amax": float(np.median(apart)) if apart else None,
+            "median_k_over_v_amax": float(np.median(list(apart.values()))) if apart else None,
             "max_ratio_of_ranges": widest,
             "num_units_with_excess_error": len(costly),
         }
         message += f"; their ranges differ by up to {widest:,.{0 if widest >= 100 else 2}f} times"
-        if costly or widest >= _FAR_APART:
-            severity = "warning"
+        tensors = tensors_in(costly or narrower)
+        layers = {unit[0] for unit in costly}
+        severity = "warning" if costly else "note"
     yield Finding(
         id="merged-kv",
         severity="warning" if severity == "warning" else "note",
         message=message,
-        action="Calibrate K and V apart: both engines and formats of today take two scales.",
+        action="Calibrate K and V apart: engines and formats of today take two scales.",
         evidence=(evidence,),
+        layers=tuple(sorted(layers)),
+        tensors=tensors,
     )
 
 
@@ -68,6 +77,8 @@ RULE: Final = ArtifactRule(
     role="cause",
     tier=Tier.place,
     explains=("symptom",),
+    makes=("flushes",),
+    follows_loss=True,
     mended_by="recalibrate",
     check=check,
     invalid=(ArtifactExample(scales={"0.k": 0.5, "0.v": 0.5, "1.k": 0.25, "1.v": 0.25}),),

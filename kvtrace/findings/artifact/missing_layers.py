@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule, covering
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import TENSORS, Finding
 from kvtrace.findings.rule import Tier
+from kvtrace.scales.names import layer_of
 from kvtrace.scales.resolve import layer_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
+    from kvtrace.findings.finding import Tensor
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
@@ -26,15 +28,17 @@ def check(context: AuditContext) -> Iterator[Finding]:
     missing = {tensor: _missing(context, tensor) for tensor in context.cache.tensors}
     layers = sorted({layer for found in missing.values() for layer in found})
     own = context.cache.own_cache(layers)
+    tensors = tuple(tensor for tensor in TENSORS if set(missing.get(tensor, ())) & set(own))
     if own:
         yield Finding(
             id="missing-layers",
             severity="error",
-            message=f"no scale is shipped in {layer_ranges(own)} of {context.num_layers}; the engine uses "
-            f"{_what_happens(context, own)} there",
+            message=f"{_what(tensors)} is shipped in {layer_ranges(own)} of {context.num_layers}; the engine "
+            f"uses {_what_happens(context, own)} there",
             action="Calibrate every layer, or leave these layers unquantized (vLLM: "
             f"--kv-cache-dtype-skip-layers {' '.join(map(str, own))}).",
             layers=tuple(own),
+            tensors=tensors,
             evidence=(_evidence(context, missing),),
         )
     shared = [layer for layer in layers if layer in context.cache.shared]
@@ -56,7 +60,9 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 def _missing(context: AuditContext, tensor: str) -> list[int]:
     k_serves = context.cache.k_serves_v if tensor == "v" else frozenset()
-    return [n for n in context.layers if (n, 0, tensor) not in context.shipped and n not in k_serves]
+    named = {layer_of(unmatched.name) for unmatched in context.artifact.unmatched}  # shipped, by another name
+    expected = [n for n in context.layers if n not in k_serves | named | context.unquantized]
+    return [n for n in expected if (n, 0, tensor) not in context.shipped]
 
 
 def _targets(context: AuditContext, shared: list[int]) -> str:
@@ -65,8 +71,13 @@ def _targets(context: AuditContext, shared: list[int]) -> str:
     return layer_ranges(known) if known and None not in targets else "an earlier layer of their kind"
 
 
+def _what(tensors: tuple[Tensor, ...]) -> str:
+    return "no scale" if len(tensors) == len(TENSORS) else f"no {tensors[0].upper()} scale"
+
+
 def _what_happens(context: AuditContext, layers: list[int]) -> str:
-    in_use = (context.resolved.scales.get((n, 0, tensor)) for n in layers for tensor in ("k", "v"))
+    absent = [(n, 0, tensor) for n in layers for tensor in TENSORS if (n, 0, tensor) not in context.shipped]
+    in_use = (context.resolved.scales.get(unit) for unit in absent)
     used = {scale.is_default for scale in in_use if scale is not None}
     return "1.0" if used == {True} else "1.0 or the other tensor's scale"
 
@@ -85,8 +96,17 @@ RULE: Final = ArtifactRule(
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),
+    follows_loss=True,
     mended_by="recalibrate",
     check=check,
     invalid=(ArtifactExample(scales=covering({"0.k": 8.0, "0.v": 1.0, "1.k": 16.0})),),
-    valid=(ArtifactExample(),),
+    valid=(
+        ArtifactExample(),
+        # Stored, by a name that no engine reads: another rule's.
+        ArtifactExample(
+            scales=covering({"0.k": 8.0, "0.v": 1.0, "1.k": 16.0}),
+            names={"model.layers.1.self_attn.v_amax": 0.5},
+        ),
+        ArtifactExample(scales=covering({"0.k": 8.0, "0.v": 1.0}), unquantized=(1,)),
+    ),
 )

@@ -37,6 +37,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 RULE: Final = ArtifactRule(
     id="other-format",
+    headline="The scales are of another number format",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
@@ -24,15 +25,15 @@ common."""
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield a finding for each way in which the trace leaves the manifest's envelope; positions have a
-    rule.
+    """Yield a finding for each way in which the trace leaves the manifest's envelope; positions have a rule.
+
+    What lies outside is a note where nothing is lost by clipping.
     """
     if context.observed is None or context.manifest is None:
         return
     trace, covered = context.observed.trace, context.manifest.dataset.calibration
-    yield from _unseen(trace, covered)
-    yield from _longer(trace, covered)
-    yield from _other_mix(trace, covered)
+    for found in (*_unseen(trace, covered), *_longer(trace, covered), *_other_mix(trace, covered)):
+        yield found if context.loses_by_clipping else replace(found, severity="note")
 
 
 def _unseen(trace: Trace, covered: ManifestRows) -> Iterator[Finding]:
@@ -111,6 +112,7 @@ RULE: Final = ArtifactRule(
     id="outside-envelope",
     headline="This traffic is not what was calibrated on",
     role="circumstance",
+    follows_loss=True,
     tier=Tier.circumstance,
     mended_by="recalibrate",
     check=check,

@@ -19,6 +19,7 @@ from kvtrace.scales.loaders.loader import VLLM
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvtrace.calibration.magnitudes import Group
     from kvtrace.findings.artifact.context import AuditContext
     from kvtrace.findings.finding import Severity
 
@@ -27,13 +28,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     """Yield a warning where live scales are the maximum over heads, or the given backend would make them
     so.
     """
-    live = {
-        group: (shipped, effective)
-        for group, (shipped, effective) in live_scales(context).items()
-        if shipped is not None
-        and not is_same(shipped, effective)
-        and is_same(effective, largest_of_rank(context, group))
-    }
+    live = _collapsed(context)
     notes = context.resolved.notes_of("collapsed")
     if not live and not notes:
         return
@@ -60,12 +55,27 @@ def check(context: AuditContext) -> Iterator[Finding]:
         message=message,
         action=action,
         layers=tuple(layers),
+        is_about_what_ran=bool(live),
         evidence=numbers(
             num_heads_collapsed=len(live),
             backend=setup.backend,
             examples=examples_of(live),
         ),
     )
+
+
+def _collapsed(context: AuditContext) -> dict[Group, tuple[float | None, float]]:
+    """Return (shipped, live) of heads that got another's scale; a backend collapses all layers or none."""
+    in_use = {group: pair for group, pair in live_scales(context).items() if pair[0] is not None}
+    if context.is_what_if or not all(
+        is_same(effective, largest_of_rank(context, group)) for group, (_, effective) in in_use.items()
+    ):
+        return {}
+    return {
+        group: (shipped, effective)
+        for group, (shipped, effective) in in_use.items()
+        if shipped is not None and not is_same(shipped, effective)
+    }
 
 
 RULE: Final = ArtifactRule(

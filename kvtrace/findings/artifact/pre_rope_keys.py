@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
 from kvtrace.findings.finding import Finding, numbers
-from kvtrace.findings.rule import Tier, same_place
+from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
-    from kvtrace.findings.run.case import Case
 
 _MIN_EXCESS: Final = 1.5
 """Squared error in multiples of the least; low, because a percentile, which clips by choice, clips V as
@@ -47,7 +46,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
         "covered one "
         f"while V fits: {who}",
         action="Calibrate on keys after RoPE, or multiply K's scales by 1.42.",
-        layers=tuple(sorted({unit[0] for unit in beyond})),
+        layers=tuple(sorted({unit[0] for unit in k if k[unit] > context.clip_ratio})),
+        tensors=("k",),
         evidence=numbers(
             num_k_units=len(k),
             num_k_units_beyond=len(beyond),
@@ -58,18 +58,14 @@ def check(context: AuditContext) -> Iterator[Finding]:
     )
 
 
-def _in_keys_of_the_layers(cause: Finding, symptom: Finding, case: Case) -> bool:
-    return same_place(cause, symptom, case) and any(tensor == "k" for _, _, tensor in symptom.heads)
-
-
 RULE: Final = ArtifactRule(
     id="pre-rope-keys",
     headline="K scales fit keys before rotary embedding, not after it",
     role="cause",
     tier=Tier.place,
     explains=("symptom",),
+    makes=("clips",),
     mended_by="recalibrate",
-    accounts_for=_in_keys_of_the_layers,
     check=check,
     invalid=(ArtifactExample(amax=AMAX | {"0.k": 10.8, "1.k": 21.6}),),
     valid=(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kvtrace.calibration.magnitudes import Group
     from kvtrace.findings.artifact.context import AuditContext
 
+WHAT_IF: Final = "made_after_capture"
+"""In the evidence where the scales cannot have run."""
 _SAME = 1e-6
 """Relative: scales pass through float32 alone."""
 
@@ -29,6 +31,10 @@ def check(context: AuditContext) -> Iterator[Finding]:
     in_use = live_scales(context)
     if context.observed is not None and not in_use:
         yield _no_fp8(context)
+        return
+    if context.is_what_if:
+        if any(shipped is None or not is_same(shipped, live) for shipped, live in in_use.values()):
+            yield _what_if(in_use)
         return
     used_one = {
         group: (shipped, live) for group, (shipped, live) in in_use.items() if live == 1.0 and shipped != 1.0
@@ -63,6 +69,16 @@ def check(context: AuditContext) -> Iterator[Finding]:
             layers=tuple(layers),
             evidence=(_evidence(other, len(in_use)),),
         )
+
+
+def _what_if(in_use: dict[Group, tuple[float | None, float]]) -> Finding:
+    return Finding(
+        id="scales-not-loaded",
+        severity="note",
+        message="these scales were made after this capture began, so other scales ran",
+        action="Compare them with what ran; to see them in effect, serve with them and capture again.",
+        evidence=({"num_heads_compared": len(in_use), WHAT_IF: True},),
+    )
 
 
 def live_scales(context: AuditContext) -> dict[Group, tuple[float | None, float]]:
@@ -154,6 +170,8 @@ RULE: Final = ArtifactRule(
         ArtifactExample(amax=AMAX, live=covering(AMAX, times=2)),
         # No FP8 was in effect: a note that it cannot be told.
         ArtifactExample(amax=AMAX),
+        # Made in 2096, long after the capture: a note that they did not run.
+        ArtifactExample(amax=AMAX, live=covering(AMAX, times=2), manifest={"created_at": 4e9}),
     ),
     valid=(
         ArtifactExample(amax=AMAX, live=covering(AMAX)),

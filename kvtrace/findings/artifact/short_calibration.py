@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield a warning where the trace goes beyond the calibrated length; a note where that length is
-    unknown.
+    """Yield a warning where values beyond the calibrated length clip; a note where none do.
+
+    A note too where that length is not known.
     """
     if context.observed is None or not context.artifact.layers:
         return
@@ -44,7 +45,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     what = f"there {len(clipped)} ranges are clipped" if clipped else "nothing is clipped there in this trace"
     yield Finding(
         id="short-calibration",
-        severity="warning",
+        severity="warning" if clipped else "note",
         message=f"{num_beyond:,} of {len(tokens):,} sampled tokens lie beyond the "
         "calibrated "
         f"{context.calibrated_length:,} positions (up to {longest:,}); {what}",
@@ -64,6 +65,7 @@ RULE: Final = ArtifactRule(
     id="short-calibration",
     headline="The calibration was shorter than this traffic",
     role="circumstance",
+    follows_loss=True,
     tier=Tier.circumstance,
     mended_by="recalibrate",
     check=check,

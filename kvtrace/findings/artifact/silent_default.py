@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.finding import TENSORS, Finding
 from kvtrace.findings.rule import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.findings.artifact.context import AuditContext
+    from kvtrace.findings.finding import Tensor
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
@@ -19,7 +20,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     if not context.artifact.scales:
         return  # constant-scales speaks of an artifact without any
     for note in context.resolved.notes_of("silent-default"):
-        shipped = [n for n in note.layers if any((n, 0, t) in context.shipped for t in ("k", "v"))]
+        shipped = [n for n in note.layers if any(_is_dropped(context, n, tensor) for tensor in TENSORS)]
         if shipped:
             yield Finding(
                 id="silent-default",
@@ -44,6 +45,11 @@ def check(context: AuditContext) -> Iterator[Finding]:
         )
 
 
+def _is_dropped(context: AuditContext, layer: int, tensor: Tensor) -> bool:
+    """Return whether a scale is shipped and 1.0 is used."""
+    return (layer, 0, tensor) in context.shipped and context.resolved.scale(layer, 0, tensor).is_default
+
+
 RULE: Final = ArtifactRule(
     id="silent-default",
     headline="The engine uses 1.0 without saying so in {layers}",
@@ -54,5 +60,9 @@ RULE: Final = ArtifactRule(
     mended_by="look",
     check=check,
     invalid=(ArtifactExample(quantization={"quant_method": "gptq"}),),
-    valid=(ArtifactExample(),),
+    valid=(
+        ArtifactExample(),
+        # Absent: missing-layers says so.
+        ArtifactExample(scales=covering({"0.k": 8.0, "0.v": 1.0, "1.k": 16.0})),
+    ),
 )

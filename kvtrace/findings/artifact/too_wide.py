@@ -25,7 +25,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     wide = {
         unit: cost
         for unit, cost in context.costs.items()
-        if cost.relative_error > _MIN_ERROR and cost.clip_share < 0.5 and cost.excess > MATTERS
+        if cost.relative_error > _MIN_ERROR and cost.is_too_wide and cost.excess > MATTERS
     }
     if wide:
         worst = max(wide, key=lambda unit: wide[unit].relative_error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import SchemaVersionError
 from kvtrace.findings.artifact.rules import RULES
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import IN_EFFECT, Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.example import RunExample, RunRule
@@ -116,6 +116,8 @@ def _repeated(case: Case, subject: Subject, row: Row) -> Finding:
         evidence=(evidence,),
         sql=bound(_EVIDENCE, candidate=subject.name, id=row["id"]),
         layers=tuple(row["layers"] or ()),
+        tensors=tuple(evidence.get("tensors") or ()),
+        is_about_what_ran=bool(evidence.get(IN_EFFECT)),
         command=command,
         remedy=remedy,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -200,6 +201,13 @@ class Case:
     def stored_findings(self, candidate: str) -> list[Row]:
         """Return what the audit of a candidate's artifact found when the run was made, by source."""
         return self.once("findings", candidate, lambda: self.rows(bound(_FINDINGS, candidate=candidate)))
+
+    def has_stored(self, candidate: str, finding: str, fact: str) -> bool:
+        """Return whether the audit found this, with evidence that holds a fact."""
+        return any(
+            row["id"] == finding and json.loads(row["evidence"]).get(fact)
+            for row in self.stored_findings(candidate)
+        )
 
     def _by_candidate(self, what: str, sql: Callable[[], str]) -> dict[str, list[Row]]:
         # All candidates at once: a run of many would otherwise be read once for each.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import percent, times
-from kvtrace.findings.finding import Finding, confidence_of
+from kvtrace.findings.finding import TENSORS, Finding, confidence_of
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import Row, bound, stratum_of
-from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
+from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, RunRule
 from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.wording import recalibrate_command, skip_layers_flag, some_heads
 from kvtrace.plain_text import plain
@@ -23,7 +23,7 @@ from kvtrace.stats.fractions import fraction_intervals, request_sums
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kvtrace.findings.finding import Head, Severity
+    from kvtrace.findings.finding import Head, Severity, Tensor
     from kvtrace.findings.run.case import Case, Subject
 
 HEAD_LIMIT: Final = 0.005
@@ -99,7 +99,7 @@ def check(case: Case) -> Iterator[Finding]:
         if not subject.is_valid:
             continue
         clipping = clipping_heads(case, subject.name)
-        for tensor in ("k", "v"):
+        for tensor in TENSORS:
             own = [one for one in clipping if one.head[2] == tensor]
             if own:
                 yield _finding(case, subject, tensor, own)
@@ -147,7 +147,7 @@ def _least_requests(row: Row) -> int:
     return _MIN_REQUESTS if row["position_octave"] is None else _MIN_REQUESTS_IN_OCTAVE
 
 
-def _finding(case: Case, subject: Subject, tensor: str, clipping: Sequence[ClippingHead]) -> Finding:
+def _finding(case: Case, subject: Subject, tensor: Tensor, clipping: Sequence[ClippingHead]) -> Finding:
     sql = bound(_EVIDENCE, candidate=subject.name, tensor=tensor)
     rows = case.rows(sql)
     worst = next(row for row in rows if (row["layer"], row["kv_head"], tensor) == clipping[0].head)
@@ -157,7 +157,7 @@ def _finding(case: Case, subject: Subject, tensor: str, clipping: Sequence[Clipp
     beyond = max(row["max_abs"] / row["covered_amax"] for row in rows if row["covered_amax"])
     return Finding(
         id=f"{tensor}-clips",
-        severity=severity_of(case, subject.name, tensor),
+        severity="note" if _is_of_few(affected, requests) else severity_of(case, subject.name, tensor),
         confidence=confidence_of(affected),
         candidate=subject.name,
         message=(
@@ -175,7 +175,7 @@ def _finding(case: Case, subject: Subject, tensor: str, clipping: Sequence[Clipp
         evidence=tuple(rows[:_SHOWN]),
         sql=sql,
         heads=heads,
-        where=clipping[0].where.strip(),
+        tensors=(tensor,),
         layers=tuple(sorted({layer for layer, _, _ in heads})),
         num_requests=requests,
         impact=clipping[0].worst,
@@ -197,6 +197,11 @@ def _vectors_of_worst(case: Case, subject: Subject, head: Head) -> tuple[float, 
     )
 
 
+def _is_of_few(affected: int, requests: int) -> bool:
+    """Return whether too few requests clip to say anything of the others; of a few two may be half."""
+    return affected < _MIN_REQUESTS and 2 * affected < requests
+
+
 def _action(case: Case, subject: Subject, heads: Sequence[Head], beyond: float, num_layers: int) -> str:
     layers = {layer for layer, _, _ in heads}
     wider = f"Calibrate on this traffic with headroom: the values need {times(beyond)} the range"
@@ -210,14 +215,15 @@ K_CLIPS: Final = RunRule(
     headline="The scales do not cover {tensors} in {heads}",
     what_if="These scales would clip {tensors} in {heads}",
     role="symptom",
+    loss="clips",
     tier=Tier.symptom,
     mended_by="recalibrate",
     check=check,
-    invalid=(RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()}),),
+    invalid=(RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Clipped()}),),
     valid=(
-        RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Where()}),
+        RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Clipped()}),
         # Some values leave the range at next to no cost.
-        RunExample(sums={(0, 0, "k"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "k"): Where()}),
+        RunExample(sums={(0, 0, "k"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "k"): Clipped()}),
     ),
 )
 
@@ -227,13 +233,14 @@ V_CLIPS: Final = RunRule(
     headline="The scales do not cover {tensors} in {heads}",
     what_if="These scales would clip {tensors} in {heads}",
     role="symptom",
+    loss="clips",
     tier=Tier.symptom,
     mended_by="recalibrate",
     check=check,
-    invalid=(RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Where()}),),
+    invalid=(RunExample(sums={(0, 0, "v"): CLIPS}, clipped={(0, 0, "v"): Clipped()}),),
     valid=(
-        RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()}),
+        RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Clipped()}),
         # Some values leave the range at next to no cost.
-        RunExample(sums={(0, 0, "v"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "v"): Where()}),
+        RunExample(sums={(0, 0, "v"): CLIPS | {"sum_sq_clip_error": 4e3}}, clipped={(0, 0, "v"): Clipped()}),
     ),
 )

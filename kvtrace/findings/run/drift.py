@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kvtrace.figures import percent
-from kvtrace.findings.finding import Finding, confidence_of
+from kvtrace.findings.finding import Finding, Where, confidence_of, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.clipping import K_CLIPS, V_CLIPS, clipping_heads
-from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Traffic, Where
+from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, RunRule, Traffic
 from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.strata_split import ClippedUnits, Drift, Located, Split, locate
 from kvtrace.findings.wording import recalibrate_command, some_heads, tensors_of
@@ -42,6 +42,7 @@ ORDER BY ALL
 """
 _PLACES: Final = {
     "workload": "workload",
+    "phase": "phase",
     "position": "position_octave, octave_from(position_octave) AS position_from",
     "output-length": "step_octave",
 }
@@ -66,12 +67,13 @@ def check(case: Case) -> Iterator[Finding]:
     for subject in case.subjects:
         if not subject.is_valid:
             continue
-        same: dict[tuple[str, str | int], list[Drift]] = defaultdict(list)
+        same: dict[object, list[Drift]] = defaultdict(list)
         for located in located_clipping(case, subject).values():
             for drift in located.drifts:
-                same[drift.split.kind, drift.split.value].append(drift)
+                same[drift.split.key].append(drift)
+        starts = {one.split.first for found in same.values() for one in found if one.split.kind == "position"}
         for drifts in same.values():
-            yield _finding(case, subject, drifts, {value for kind, value in same if kind == "position"})
+            yield _finding(case, subject, drifts, starts)
 
 
 def located_clipping(case: Case, subject: Subject) -> dict[str, Located]:
@@ -115,9 +117,7 @@ def _units(case: Case, subject: Subject, tensor: str, heads: Sequence[Head]) -> 
     )
 
 
-def _finding(
-    case: Case, subject: Subject, drifts: Sequence[Drift], octaves: Collection[str | int]
-) -> Finding:
+def _finding(case: Case, subject: Subject, drifts: Sequence[Drift], octaves: Collection[int]) -> Finding:
     first = max(drifts, key=lambda drift: drift.inside_frac)
     split = first.split
     heads = tuple(head for drift in drifts for head in drift.heads)
@@ -151,7 +151,8 @@ def _finding(
         evidence=tuple(case.rows(sql, 20)),
         sql=sql,
         heads=heads,
-        where=_words(split),
+        tensors=tensors_in(heads),
+        where=_part(split),
         layers=tuple(sorted({layer for layer, _, _ in heads})),
         num_requests=first.num_requests,
         impact=max(drift.inside_frac * drift.share for drift in drifts),
@@ -162,27 +163,45 @@ def _words(split: Split | None) -> str:
     if split is None:
         return ""
     if split.kind == "workload":
-        return f"in workload {plain(str(split.value), 60)}"
-    least = int(split.value)
+        names = [plain(name, 40) for name in split.names]
+        if len(names) == 1:
+            return f"in workload {names[0]}"
+        return f"in workloads {', '.join(names[:-1])} and {names[-1]}"
+    if split.kind == "phase":
+        return "in prefill alone"
     if split.kind == "position":
-        return f"beyond position {2**least:,}"
+        if split.end is None:
+            return f"beyond position {2**split.first:,}"
+        return f"at positions {2**split.first if split.first else 0:,} to {2**split.end - 1:,}"
     return "with output length, from " + (
-        "the first generated token on" if least == 0 else f"generated token {2**least:,} on"
+        "the first generated token on" if split.first == 0 else f"generated token {2**split.first:,} on"
     )
 
 
-def _action(case: Case, subject: Subject, split: Split, octaves: Collection[str | int]) -> str:
+def _part(split: Split) -> Where:
+    first = 2**split.first if split.first else 0
+    if split.kind == "output-length":
+        first = 2**split.first - 1  # octaves of tokens counted from 1
+    return Where(split.kind, split.names, first, None if split.end is None else 2**split.end)
+
+
+def _action(case: Case, subject: Subject, split: Split, octaves: Collection[int]) -> str:
     """Return what to do. octaves: every position's from which some head drifts; a limit must hold for all."""
     if split.kind == "workload":
-        return f"Calibrate on that workload as well, and until then serve it {without_fp8(case, subject)}"
+        what, it = ("that workload", "it") if len(split.names) == 1 else ("these workloads", "them")
+        return f"Calibrate on {what} as well, and until then serve {it} {without_fp8(case, subject)}"
+    if split.kind == "phase":
+        return f"Calibrate on prompts as well, and until then serve {without_fp8(case, subject)}"
+    if split.kind == "position" and split.end is not None:
+        return f"Calibrate on these positions as well, and until then serve {without_fp8(case, subject)}"
     if split.kind == "position":
         return (
             "Calibrate on requests that long, and until then limit FP8 to --max-model-len "
-            f"{2 ** min(map(int, octaves))}"
+            f"{2 ** min(octaves)}"
         )
     return (
         "Calibrate on outputs that long, decode included, and until then cap max_tokens at "
-        f"{max(2 ** int(split.value) - 1, 1)} or serve {without_fp8(case, subject)}"
+        f"{max(2**split.first - 1, 1)} or serve {without_fp8(case, subject)}"
     )
 
 
@@ -192,16 +211,18 @@ def _tells_all_of(cause: Finding, symptom: Finding, case: Case) -> bool:
         return False
     (subject,) = [one for one in case.subjects if one.name == symptom.candidate]
     tensor = symptom.heads[0][2]
-    return set(symptom.heads) <= located_clipping(case, subject)[tensor].explained
+    looked_at = symptom.heads[:_MOST_HEADS]
+    return set(looked_at) <= located_clipping(case, subject)[tensor].explained
 
 
-def _rule(name: str, traffic: tuple[Traffic, ...], where: Where) -> RunRule:
+def _rule(name: str, traffic: tuple[Traffic, ...], where: Clipped) -> RunRule:
     head = (0, 0, "k")
     return RunRule(
         id=name,
         headline="The scales no longer cover {tensors} in {heads}",
         what_if="These scales would clip {tensors} in {heads}",
         role="drift",
+        loss="clips",
         tier=Tier.place,
         explains=("symptom",),
         accounts_for=_tells_all_of,
@@ -209,15 +230,23 @@ def _rule(name: str, traffic: tuple[Traffic, ...], where: Where) -> RunRule:
         check=check,
         invalid=(RunExample(traffic=traffic, sums={head: CLIPS}, clipped={head: where}),),
         valid=(
-            RunExample(traffic=traffic, sums={head: CLIPS}, clipped={head: Where()}),
+            RunExample(traffic=traffic, sums={head: CLIPS}, clipped={head: Clipped()}),
             RunExample(traffic=traffic),
         ),
     )
 
 
-WORKLOAD: Final = _rule("drift-workload", (Traffic("code", 4), Traffic("chat")), Where(workload="code"))
+WORKLOAD: Final = _rule("drift-workload", (Traffic("code", 4), Traffic("chat")), Clipped(workload="code"))
+PHASE: Final = _rule(
+    "drift-phase",
+    (
+        Traffic(requests=6, prompt_tokens=64, positions=(8, 20, 70)),
+        Traffic(requests=6, prompt_tokens=16, positions=(8, 20, 70)),
+    ),
+    Clipped(in_prefill=True),
+)
 POSITION: Final = _rule(
-    "drift-position", (Traffic(positions=(16, 32, 64, 1_024, 2_048)),), Where(from_position=1_024)
+    "drift-position", (Traffic(positions=(16, 32, 64, 1_024, 2_048)),), Clipped(from_position=1_024)
 )
 OUTPUT_LENGTH: Final = _rule(
     "drift-output-length",
@@ -225,5 +254,5 @@ OUTPUT_LENGTH: Final = _rule(
         Traffic(requests=4, prompt_tokens=16, positions=(8, 20, 100)),
         Traffic(requests=4, prompt_tokens=256, positions=(100, 260, 340)),
     ),
-    Where(from_step=64),
+    Clipped(from_step=64),
 )

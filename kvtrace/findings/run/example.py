@@ -43,13 +43,15 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Clipped:
     """The vectors of a head that are clipped: all that fulfil what is given."""
 
     workload: str | None = None
     from_position: int = 0
     from_step: int | None = None
     """Generated tokens alone, from this one on."""
+    in_prefill: bool = False
+    """Prompts alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,7 @@ class RunExample:
     traffic: tuple[Traffic, ...] = (Traffic(),)
     sums: Mapping[Head, Mapping[str, float]] = field(default_factory=dict)
     """What differs from `SOUND`, under every candidate."""
-    clipped: Mapping[Head, Where] = field(default_factory=dict)
+    clipped: Mapping[Head, Clipped] = field(default_factory=dict)
     live: float | None = None
     """Scale in effect at capture, where the artifact's is 1.5; None: no FP8 was."""
     invalid_as: str | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import percent
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
-from kvtrace.findings.run.underflow import evidence_sql, losing_heads
+from kvtrace.findings.run.underflow import evidence_sql, losing_heads, severity_of
 from kvtrace.findings.wording import skip_layers_flag, some_heads
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def check(case: Case) -> Iterator[Finding]:
         layers = {one.head[0] for one in losing}
         yield Finding(
             id="no-scale-helps",
-            severity="warning",
+            severity=severity_of(losing),
             candidate=subject.name,
             message=(
                 f"{len(losing)} heads ({some_heads([one.head for one in losing])}) hold values further apart "
@@ -41,6 +41,7 @@ def check(case: Case) -> Iterator[Finding]:
             evidence=tuple(case.rows(sql, 10)),
             sql=sql,
             heads=tuple(one.head for one in losing),
+            tensors=tensors_in(one.head for one in losing),
             layers=tuple(sorted(layers)),
             impact=worst.row["flushed_frac"],
         )
@@ -51,6 +52,7 @@ RULE: Final = RunRule(
     headline="No single scale fits the values of {heads}",
     about="format",
     role="symptom",
+    loss="flushes",
     tier=Tier.head,
     mended_by="leave layers",
     check=check,

@@ -9,7 +9,7 @@ from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.clipping import HEAD_LIMIT, OCTAVE_LIMIT, WORKLOAD_OR_PHASE_LIMIT
-from kvtrace.findings.run.example import CLIPS, RunExample, RunRule, Where
+from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, RunRule
 from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.underflow import FLUSHED_LIMIT, FLUSHED_LIMIT_WITH_ERROR
 from kvtrace.not_visible import not_visible
@@ -110,7 +110,7 @@ RULE: Final = RunRule(
         RunExample(live=1.5),
     ),
     valid=(
-        RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()}),
+        RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Clipped()}),
         RunExample(invalid_as="wrong-model"),
     ),
 )

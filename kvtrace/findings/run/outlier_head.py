@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import percent, times
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
-from kvtrace.findings.run.underflow import evidence_sql, losing_heads
+from kvtrace.findings.run.underflow import evidence_sql, losing_heads, severity_of
 from kvtrace.findings.wording import calibrate_command, some_heads
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def check(case: Case) -> Iterator[Finding]:
         lost = worst.row["other_error"] / subject.floor if subject.floor else 0.0
         yield Finding(
             id="outlier-head",
-            severity="warning",
+            severity=severity_of(losing),
             candidate=subject.name,
             message=(
                 f"one head sets the scale per tensor for its layer: {some_heads(wide)}. "
@@ -48,6 +48,7 @@ def check(case: Case) -> Iterator[Finding]:
             evidence=tuple(case.rows(sql, 10)),
             sql=sql,
             heads=tuple(one.head for one in losing),
+            tensors=tensors_in(one.head for one in losing),
             layers=tuple(sorted({one.head[0] for one in losing})),
             impact=worst.row["flushed_frac"],
         )
@@ -58,6 +59,7 @@ RULE: Final = RunRule(
     headline="One head sets the scale for all heads of its layer",
     about="format",
     role="symptom",
+    loss="flushes",
     tier=Tier.head,
     mended_by="recalibrate",
     check=check,

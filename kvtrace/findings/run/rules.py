@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.findings.run import (
     artifact_faults,
     clipping,
+    constant_factor,
     coverage,
     drift,
     no_scale_helps,
@@ -26,8 +27,10 @@ RULES: Final[tuple[RunRule, ...]] = (
     artifact_faults.RULE,
     nonfinite.RULE,
     drift.WORKLOAD,
+    drift.PHASE,
     drift.POSITION,
     drift.OUTPUT_LENGTH,
+    constant_factor.RULE,
     outlier_head.RULE,
     too_wide.RULE,
     no_scale_helps.RULE,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.artifact.per_head_collapsed import RULE as PER_HEAD_COLLAPSED
+from kvtrace.findings.artifact.rank_scales_everywhere import RULE as RANK_SCALES_EVERYWHERE
+from kvtrace.findings.artifact.scales_not_loaded import WHAT_IF
+from kvtrace.findings.finding import IN_EFFECT, Finding, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.example import RunExample, RunRule
@@ -26,13 +29,11 @@ GROUP BY source, layer, tensor
 ORDER BY source, layer, tensor
 """
 _DIFFERENT: Final = """
-SELECT source, layer, tensor, kv_head, scale AS shipped_scale, effective_scale,
-  effective_scale = max(scale) OVER (PARTITION BY source, layer, tensor)
-    AS is_largest_shipped
+SELECT source, layer, tensor, kv_head, scale AS shipped_scale, effective_scale
 FROM scales JOIN effective_scales USING (source, layer, kv_head, tensor)
 WHERE candidate = $candidate
   AND scale IS NOT NULL AND effective_scale IS NOT NULL
-QUALIFY NOT is_same_scale(scale, effective_scale)
+  AND NOT is_same_scale(scale, effective_scale)
 ORDER BY source, layer, tensor, kv_head
 """
 _QUALITY: Final = """
@@ -43,6 +44,8 @@ WHERE candidate = $candidate OR kind = 'effective'
 GROUP BY candidate
 ORDER BY candidate
 """
+_TOLD_BY_THE_AUDIT: Final = (PER_HEAD_COLLAPSED.id, RANK_SCALES_EVERYWHERE.id)
+"""How the engine came to other scales than this artifact's."""
 _SHIPPED: Final = """
 SELECT count(*) AS num_scales FROM scales WHERE candidate = $candidate
 """
@@ -53,7 +56,11 @@ def check(case: Case) -> Iterator[Finding]:
     effective = case.rows(bound(_EFFECTIVE))
     if not effective:
         return  # no FP8 in effect: nothing can be said, and the verdict says so
-    artifacts = [one for one in case.subjects if one.kind == "artifact" and one.is_valid]
+    artifacts = [
+        one
+        for one in case.subjects
+        if one.kind == "artifact" and one.is_valid and not case.has_stored(one.name, RULE.id, WHAT_IF)
+    ]
     if not artifacts:
         yield from _default(case, effective)
         return
@@ -62,7 +69,7 @@ def check(case: Case) -> Iterator[Finding]:
     found = [(one, case.rows(bound(_DIFFERENT, candidate=one.name))) for one in artifacts]
     # The one that fits best is the one that was meant: the others are alternatives to it.
     meant, different = min(found, key=lambda pair: len(pair[1]))
-    if not all(row["is_largest_shipped"] for row in different):  # collapsed to the maximum: an audit rule's
+    if not any(case.has_stored(meant.name, one, IN_EFFECT) for one in _TOLD_BY_THE_AUDIT):
         yield _not_what_ran(case, meant, different)
 
 
@@ -75,7 +82,7 @@ def _default(case: Case, effective: Sequence[Row]) -> Iterator[Finding]:
     where = "every layer" if everywhere else f"{len(layers)} layers ({_span(layers)})"
     yield Finding(
         id="scales-not-loaded",
-        severity="warning" if everywhere else "error",
+        severity="warning",
         candidate=next((one.name for one in case.subjects if one.in_effect), None),
         message=f"the engine used 1.0 in {where}: no calibrated scale was in effect there",
         action="If a checkpoint with scales was meant, give it with --scales and ask again. Else make some",
@@ -116,6 +123,8 @@ def _not_what_ran(case: Case, meant: Subject, different: Sequence[Row]) -> Findi
         evidence=tuple(different[:10]),
         sql=bound(_DIFFERENT, candidate=meant.name),
         layers=tuple(layers),
+        tensors=tensors_in((row["layer"], row["kv_head"], row["tensor"]) for row in different),
+        is_about_what_ran=True,
         impact=len(different) / total,
     )
 
@@ -138,6 +147,11 @@ def _span(layers: Sequence[int]) -> str:
     return f"{layers[0]}" if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
 
 
+def _is_the_default(finding: Finding) -> bool:
+    """Clipped no scales were given, 1.0 is a choice like any other, as bad as what it loses."""
+    return finding.remedy == "recalibrate"
+
+
 RULE: Final = RunRule(
     id="scales-not-loaded",
     headline="The engine did not use these scales in {layers}",
@@ -145,8 +159,8 @@ RULE: Final = RunRule(
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),
+    follows_loss=_is_the_default,
     mended_by="look",
-    is_about_what_ran=True,
     check=check,
     invalid=(
         RunExample(live=1.0),

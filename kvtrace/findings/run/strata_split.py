@@ -17,13 +17,13 @@ import numpy as np
 from kvtrace.stats.fractions import fraction_intervals, request_sums
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from kvtrace.findings.finding import Head
 
-Kind = Literal["workload", "position", "output-length"]
+Kind = Literal["workload", "phase", "position", "output-length"]
 
 _RATIO: Final = 5.0
 """Clipped vectors inside over outside from which it is a drift: workloads of real traffic under one scale
@@ -42,6 +42,11 @@ _MIN_REQUESTS: Final = 3
 _MAX_DRIFTS: Final = 4
 _ALIKE: Final = 0.98
 """Deviances this close belong to splits that the trace cannot tell apart."""
+_NEARLY_ALL: Final = 0.9
+"""Share of what clips that lies in a part: however large that is, so that it explains little by itself."""
+_MIN_MISSED: Final = 5.0
+"""Requests outside a part in which clipping would be expected if they were like those inside. Fewer without
+any say nothing: e^-5 is the chance to see none, and some dozens of parts are tried."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,24 @@ class Split:
     """One stratum against the rest."""
 
     kind: Kind
-    value: str | int
-    """The workload; or the octave from which on."""
     inside: NDArray[np.bool_]
     """[units]"""
+    names: tuple[str, ...] = ()
+    """The workloads; `prefill`."""
+    first: int = 0
+    """The octave from which on."""
+    end: int | None = None
+    """The octave that is no longer in it; None: to the last."""
+
+    @property
+    def key(self) -> tuple[Kind, tuple[str, ...], int, int | None]:
+        """Return what names it."""
+        return self.kind, self.names, self.first, self.end
+
+    @property
+    def num_choices(self) -> int:
+        """Return how many numbers or names it takes to say it."""
+        return len(self.names) if self.names else 1 + (self.end is not None and self.first > 0)
 
 
 @dataclass(frozen=True)
@@ -142,21 +161,48 @@ class _Best:
 
 
 def _splits(units: ClippedUnits) -> list[_Stratum]:
-    found = [
-        Split("workload", str(name), units.workload == name) for name in sorted(set(units.workload.tolist()))
+    """Return the parts of the traffic, the simplest first: of parts that tell alike the first is taken."""
+    position, step = units.position_octave, units.step_octave
+    found = [Split("workload", np.isin(units.workload, names), names) for names in _workloads(units)]
+    found.append(Split("phase", step < 0, ("prefill",)))
+    found += [
+        Split("output-length", step >= least, first=least)
+        for least in range(max(int(step.min()) + 1, 0), int(step.max()) + 1)
     ]
-    for kind, octave in (("position", units.position_octave), ("output-length", units.step_octave)):
-        found += [
-            Split(kind, int(least), octave >= least)  # type: ignore[arg-type]  # the two literals above
-            for least in range(max(int(octave.min()) + 1, 0), int(octave.max()) + 1)
-        ]
+    first, last = int(position.min()), int(position.max())
+    found += [Split("position", position >= least, first=least) for least in range(first + 1, last + 1)]
+    found += [
+        Split(
+            "position", (position >= least) & (position < end), first=0 if least == first else least, end=end
+        )
+        for least, end in combinations(range(first, last + 1), 2)
+    ]
+    found.sort(key=lambda one: one.num_choices)
     return [_Stratum((one,), one.inside) for one in found if 0 < one.inside.sum() < len(one.inside)]
 
 
+def _workloads(units: ClippedUnits) -> Iterator[tuple[str, ...]]:
+    """Yield each workload, and the two, three, … that clip most of the time.
+
+    Of several that drift each is held against those that do not, not against all others.
+    """
+    names = sorted(set(units.workload.tolist()))
+    yield from ((name,) for name in names)
+    events, trials = units.events.sum(axis=0), units.trials.sum(axis=0)
+    rate = {
+        name: events[units.workload == name].sum() / max(trials[units.workload == name].sum(), 1.0)
+        for name in names
+    }
+    by_rate = sorted(names, key=lambda name: -rate[name])
+    yield from (tuple(sorted(by_rate[:count])) for count in range(2, len(names)))
+
+
 def _pairs(singles: Sequence[_Stratum]) -> list[_Stratum]:
+    """Return what two parts of different kinds make together: two drifts in one head hide each other."""
+    simple = [one for one in singles if one.parts[0].num_choices == 1]
     return [
         _Stratum(one.parts + other.parts, one.inside | other.inside)
-        for one, other in combinations(singles, 2)
+        for one, other in combinations(simple, 2)
         if one.parts[0].kind != other.parts[0].kind and not (one.inside | other.inside).all()
     ]
 
@@ -181,10 +227,11 @@ def _best(
     deviance = 2 * (_log_likelihood(x1, n1) + _log_likelihood(x - x1, n - n1) - _log_likelihood(x, n))
     score = np.where(serves, deviance, 0.0).sum(axis=0)
     untold = np.where(serves, -2 * _log_likelihood(x, n), 0.0).sum(axis=0)
-    score = np.where(score >= least_told * untold, score, 0.0)
+    nearly_all = np.where(serves, x1, 0.0).sum(axis=0) >= _NEARLY_ALL * np.where(serves, x, 0.0).sum(axis=0)
+    score = np.where((score >= least_told * untold) | nearly_all, score, 0.0)
     if not score.max() > 0:
         return None
-    number = int(score.argmax())
+    number = int((score >= _ALIKE * score.max()).argmax())
     kinds = {part.kind for part in strata[number].parts}
     others = [
         one.parts[0]
@@ -213,6 +260,8 @@ def _supported(
         here = fraction_intervals(_per_request(units, events, trials, part.inside))
         share = events[part.inside].sum() / events.sum()
         enough = here.num_affected >= _MIN_REQUESTS and there.num_requests >= _MIN_REQUESTS
+        if not there.num_affected:
+            enough &= here.num_affected / here.num_requests * there.num_requests >= _MIN_MISSED
         if not (enough and here.low >= _SUPPORTED_RATIO * there.fraction and share >= _MIN_SHARE):
             return []
         drifts.append(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import percent, times
-from kvtrace.findings.finding import Finding
+from kvtrace.findings.finding import Finding, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
-from kvtrace.findings.run.underflow import evidence_sql, losing_heads
+from kvtrace.findings.run.underflow import evidence_sql, losing_heads, severity_of
 from kvtrace.findings.wording import recalibrate_command, some_heads
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def check(case: Case) -> Iterator[Finding]:
         sql = evidence_sql(subject)
         yield Finding(
             id="too-wide",
-            severity="warning",
+            severity=severity_of(losing),
             candidate=subject.name,
             message=(
                 f"the scales of {len(losing)} heads ({some_heads([one.head for one in losing])}) are so wide "
@@ -41,6 +41,7 @@ def check(case: Case) -> Iterator[Finding]:
             evidence=tuple(case.rows(sql, 10)),
             sql=sql,
             heads=tuple(one.head for one in losing),
+            tensors=tensors_in(one.head for one in losing),
             layers=tuple(sorted({one.head[0] for one in losing})),
             impact=worst.row["flushed_frac"],
         )
@@ -51,6 +52,7 @@ RULE: Final = RunRule(
     headline="The scales of {heads} are too wide",
     about="format",
     role="symptom",
+    loss="flushes",
     tier=Tier.head,
     mended_by="recalibrate",
     check=check,

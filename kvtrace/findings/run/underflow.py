@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from kvtrace.findings.run.case import bound
 
 if TYPE_CHECKING:
-    from kvtrace.findings.finding import Head
+    from collections.abc import Sequence
+
+    from kvtrace.findings.finding import Head, Severity
     from kvtrace.findings.run.case import Case, Row, Subject
 
 Blame = Literal["other-head", "scale", "values"]
@@ -21,6 +23,9 @@ FLUSHED_LIMIT: Final = 0.15
 wide flush 2 % and cost nothing, 2,048 times 12 % and begin to cost."""
 _WIDE: Final = 16.0
 """Covered over observed amax up to which a scale fits: within it, narrowing it would not help."""
+
+_ERROR_HEAD: Final = 0.1
+"""Of Σ x²: as much as ruins a head by clipping."""
 
 _EVIDENCE: Final = """
 WITH quantized AS (SELECT * FROM scaled_cells WHERE scale IS NOT NULL)
@@ -72,6 +77,11 @@ def losing_heads(case: Case, subject: Subject) -> list[LosingHead]:
         if _loses(row, subject.floor)
     ]
     return sorted(losing, key=lambda one: (-one.row["flushed_frac"], one.head))
+
+
+def severity_of(losing: Sequence[LosingHead]) -> Severity:
+    """Return error where a head loses a share of its energy that ruins it; else warning."""
+    return "error" if max(one.row["other_error"] or 0.0 for one in losing) > _ERROR_HEAD else "warning"
 
 
 def evidence_sql(subject: Subject) -> str:

@@ -10,7 +10,7 @@ from kvtrace.report.answer.action import action_of
 from kvtrace.report.answer.model import SIGNS, Answer, HarmedHead, NotMeasured, Sure
 from kvtrace.report.answer.questions import three_questions
 from kvtrace.report.answer.told import NAME, Told, head_of, range_used
-from kvtrace.report.answer.words import head_name, heads_in_words, layers_in_words
+from kvtrace.report.answer.words import head_name, heads_in_words, layers_in_words, where_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +67,8 @@ def _where(told: Told, places: Mapping[tuple[str, Head], str]) -> list[str]:
         return [f"closest to the edge: {head_name(most)}, {times(range_used(rows[most]))} of what is covered"]
     if not losing:
         return [layers_in_words(told.first.layers)]
-    stratum = told.first.where or places.get((told.subject.name, most))
+    part = told.first.where
+    stratum = where_in_words(part) if part else places.get((told.subject.name, most))
     return [heads_in_words(losing), *([stratum] if stratum else [])]
 
 

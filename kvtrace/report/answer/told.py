@@ -54,7 +54,7 @@ class Told:
         own = [
             one
             for one in self.diagnosis.findings
-            if one.candidate in (None, name) or (self.is_served and RULES[one.id].is_about_what_ran)
+            if one.candidate in (None, name) or (self.is_served and one.is_about_what_ran)
         ]
         blaming = (one for one in own if one.severity != "note")
         too_few = (one for one in own if RULES[one.id].tier_of(one) is Tier.cannot_tell)

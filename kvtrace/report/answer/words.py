@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.figures import count
+from kvtrace.figures import count, positions
 from kvtrace.findings.rules import DIAGNOSED
 from kvtrace.findings.wording import tensors_of
+from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.findings.finding import Finding, Head
+    from kvtrace.findings.finding import Finding, Head, Where
 
 RULES: Final = {rule.id: rule for rule in DIAGNOSED}
 _MOST_HEADS: Final = 3
@@ -41,6 +42,29 @@ def layers_in_words(layers: Sequence[int]) -> str:
     if not layers:
         return "all layers"
     return f"layer {layers[0]}" if len(layers) == 1 else f"{len(layers)} layers"
+
+
+def where_in_words(where: Where) -> str:
+    """Return a part of the traffic.
+
+    >>> from kvtrace.findings.finding import Where
+    >>> where_in_words(Where("workload", ("code", "math"))), where_in_words(Where("position", first=8192))
+    ('in the workloads code, math', 'from position 8,192 on')
+    >>> where_in_words(Where("position", first=16, end=64)), where_in_words(Where("output-length", first=0))
+    ('at positions 16–63', 'from the first generated token on')
+    """
+    if where.kind == "phase":
+        return f"in {where.names[0]}"
+    if where.kind == "workload":
+        named = ", ".join(plain(name, 40) for name in where.names)
+        return f"in workload {named}" if len(where.names) == 1 else f"in the workloads {named}"
+    if where.kind == "position":
+        return (
+            f"from position {where.first:,} on"
+            if where.end is None
+            else f"at positions {positions(where.first, where.end - 1)}"
+        )
+    return f"from generated token {where.first:,} on" if where.first else "from the first generated token on"
 
 
 def head_name(head: Head) -> str:
