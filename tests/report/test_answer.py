@@ -9,7 +9,7 @@ import pytest
 from support.examples import run_of
 
 from kvtrace.findings.rules import DIAGNOSED
-from kvtrace.findings.run.example import CLIPS, RunExample, Traffic, Where
+from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, Traffic
 from kvtrace.report.answer.model import Answer, HarmedHead
 from kvtrace.report.build import build_report
 from kvtrace.report.markdown import MAX_LINES, report_markdown
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kvtrace.report.sections import Report
 
-K_CLIPS = RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Where()})
+K_CLIPS = RunExample(sums={(0, 0, "k"): CLIPS}, clipped={(0, 0, "k"): Clipped()})
 EXAMPLES = {
     f"{rule.id}-{number}": example
     for rule in DIAGNOSED
@@ -85,7 +85,7 @@ def test_drift_names_its_workload(tmp_path: Path) -> None:
     drift = RunExample(
         traffic=(Traffic("code", 4), Traffic("chat")),
         sums=K_CLIPS.sums,
-        clipped={(0, 0, "k"): Where(workload="code")},
+        clipped={(0, 0, "k"): Clipped(workload="code")},
     )
     assert answer_of(drift, tmp_path).where == ("layer 0 head 0 K", "in workload code")
 
