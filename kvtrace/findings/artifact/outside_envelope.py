@@ -116,6 +116,7 @@ RULE: Final = ArtifactRule(
     id="outside-envelope",
     role="circumstance",
     follows_loss=True,
+    accounts_for=lambda _, loss, __: loss.where is None or loss.where.kind != "phase",
     tier=Tier.circumstance,
     mended_by="recalibrate",
     check=check,

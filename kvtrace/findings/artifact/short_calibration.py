@@ -67,6 +67,7 @@ RULE: Final = ArtifactRule(
     id="short-calibration",
     role="circumstance",
     follows_loss=True,
+    accounts_for=lambda _, loss, __: loss.where is None or loss.where.kind == "position",
     tier=Tier.circumstance,
     mended_by="recalibrate",
     check=check,
