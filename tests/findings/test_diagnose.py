@@ -293,7 +293,11 @@ def test_the_sample_is_diagnosed_as_its_artifacts_were_made(tmp_path: Path) -> N
     diagnosis = diagnose(open_run(run))
     assert diagnosis.verdict.subject == "halved"
     assert diagnosis.verdict.sound == ("all-per-head",)
-    assert {one.id for one in diagnosis.findings if one.severity != "note"} == {"k-clips", "v-clips"}
+    assert {one.id for one in diagnosis.findings if one.severity != "note"} == {
+        "constant-factor",
+        "k-clips",
+        "v-clips",
+    }
     reported = kvtrace("report", run)
     assert (reported.returncode, reported.stderr) == (0, "")
     assert "VERDICT FAULT. halved: " in " ".join(reported.stdout.split())
@@ -320,14 +324,14 @@ def test_the_verdict_says_which_finding_it_rests_on(tmp_path: Path) -> None:
 def test_a_finding_in_the_words_of_the_verdict_that_is_not_the_verdicts_is_told_in_full(
     tmp_path: Path,
 ) -> None:
-    said = {"id": "constant-scales", "severity": "warning", "evidence": "{}", "message": "all are equal"}
+    said = {"id": "stale-artifact", "severity": "warning", "evidence": "{}", "message": "all are equal"}
     others = said | {"id": "kv-swapped", "severity": "error", "message": "all are"}
     run = run_of(RunExample(audit=(others, said)), tmp_path / "run")
     text = report_text(build_report(open_run(run)))
     assert text.count("the verdict above") == 1
     assert "VERDICT" in text
     assert "all are equal" in text
-    alike = run_of(RunExample(audit=(said, said | {"id": "merged-kv"})), tmp_path / "alike")
+    alike = run_of(RunExample(audit=(said, said | {"id": "ema-observer"})), tmp_path / "alike")
     assert report_text(build_report(open_run(alike))).count("the verdict above") == 1
 
 

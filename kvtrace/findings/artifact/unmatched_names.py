@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield a finding for names that look like KV-cache scales: an error where a layer has no other scale."""
+    """Yield a finding for names that look like KV-cache scales: an error where K or V has no other scale."""
     names = [u.name for u in context.artifact.unmatched]
     dropped = unmapped(context.artifact)
     names += [s.key for s in dropped]
@@ -26,8 +26,10 @@ def check(context: AuditContext) -> Iterator[Finding]:
         return
     layers = {layer_of(name) for name in names} - {None}
     mapped = [s for s in context.artifact.scales if s not in dropped and s.tensor in ("k", "v", "kv")]
-    used = {scale.layer for scale in mapped}
-    orphaned = sorted(layer for layer in layers if layer is not None and layer not in used)
+    used = {(scale.layer, tensor) for scale in mapped for tensor in scale.tensor}  # `kv` is both
+    orphaned = sorted(
+        layer for layer in layers if layer is not None and not {(layer, "k"), (layer, "v")} <= used
+    )
     yield Finding(
         id="unmatched-names",
         severity="error" if orphaned else "warning",
