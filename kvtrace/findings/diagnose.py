@@ -95,10 +95,9 @@ def losses_under(case: Case, candidate: str) -> tuple[HeadLoss, ...]:
 def _with_explanations(case: Case) -> list[Finding]:
     """Return the findings, each with its causes; a cause is as severe as what it causes."""
     causes_of = [[cause for cause in case.found if _explains(case, cause, one)] for one in case.found]
-    clipped = {one.candidate for one in case.found if _is_clipping(one)}
     return [
         one
-        if _RULES[one.id].role == "circumstance" and one.candidate in clipped
+        if _RULES[one.id].role == "circumstance" and _comes_true(case, one)
         else replace(
             _with_its_loss(
                 one, [lost for lost, its in zip(case.found, causes_of, strict=True) if one in its]
@@ -109,8 +108,18 @@ def _with_explanations(case: Case) -> list[Finding]:
     ]
 
 
-def _is_clipping(finding: Finding) -> bool:
-    return _RULES[finding.id].loss == "clips" and finding.severity != "note"
+def _comes_true(case: Case, circumstance: Finding) -> bool:
+    """Return whether values clip where a circumstance made it likely: in its part, or in no part known."""
+    clipping = [
+        one
+        for one in case.found
+        if one.candidate == circumstance.candidate
+        and _RULES[one.id].loss == "clips"
+        and one.severity != "note"
+    ]
+    located = [one for one in clipping if _RULES[one.id].role == "drift"]
+    rule = _RULES[circumstance.id]
+    return any(rule.accounts_for(circumstance, one, case) for one in located or clipping)
 
 
 def _explains(case: Case, cause: Finding, symptom: Finding) -> bool:

@@ -282,7 +282,11 @@ def test_the_sample_is_diagnosed_as_its_artifacts_were_made(tmp_path: Path) -> N
     diagnosis = diagnose(open_run(run))
     assert diagnosis.verdict.subject == "halved"
     assert diagnosis.verdict.sound == ("all-per-head",)
-    assert {one.id for one in diagnosis.findings if one.severity != "note"} == {"k-clips", "v-clips"}
+    assert {one.id for one in diagnosis.findings if one.severity != "note"} == {
+        "constant-factor",
+        "k-clips",
+        "v-clips",
+    }
     reported = kvtrace("report", run)
     assert (reported.returncode, reported.stderr) == (0, "")
     assert "✓ SOUND · choice Take all-per-head: nothing clips, of 2 scales" in " ".join(

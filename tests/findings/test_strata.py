@@ -38,7 +38,9 @@ class Units:
 
 
 def told(located: Located) -> list[tuple[str, str | int]]:
-    return sorted((one.split.kind, one.split.value) for one in located.drifts)
+    return sorted(
+        (one.split.kind, one.split.names[0] if one.split.names else one.split.first) for one in located.drifts
+    )
 
 
 def test_a_workload_that_clips_alone_is_named() -> None:

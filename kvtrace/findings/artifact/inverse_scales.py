@@ -15,6 +15,8 @@ from kvtrace.numerics.formats import E4M3FN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from kvtrace.findings.artifact.context import AuditContext
     from kvtrace.findings.finding import Tensor
 
@@ -33,6 +35,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     if not tensors:
         return
     misfit, inverse_misfit = _misfits(context, tensors)
+    log_ratio, log_amax = _logs(context, tensors)
     which = "the scales" if len(tensors) == len(TENSORS) else f"{tensors[0].upper()}'s scales"
     yield Finding(
         id="inverse-scales",
@@ -43,7 +46,9 @@ def check(context: AuditContext) -> Iterator[Finding]:
         tensors=tensors,
         evidence=(
             {
-                "num_units": sum(tensor in tensors for _, _, tensor in context.ratios),
+                "num_units": len(log_ratio),
+                "median_observed_over_covered": float(np.exp(np.median(log_ratio))),
+                "median_squared_amax_over_448": float(np.exp(np.median(2 * log_amax))),
                 "median_log_misfit_as_inverse": inverse_misfit,
                 "median_log_misfit_as_is": misfit,
             },
@@ -53,13 +58,20 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
 def _misfits(context: AuditContext, tensors: tuple[Tensor, ...]) -> tuple[float, float]:
     """Return the median |ln| by which the scales miss their values, as they are and as reciprocals."""
+    log_ratio, log_amax = _logs(context, tensors)
+    if not len(log_ratio):
+        return 0.0, math.inf
+    return float(np.median(np.abs(log_ratio))), float(np.median(np.abs(log_ratio - 2 * log_amax)))
+
+
+def _logs(
+    context: AuditContext, tensors: tuple[Tensor, ...]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return ln of observed over covered amax and of amax over 448, [units]."""
     assert context.observed is not None
     units = [unit for unit in sorted(context.ratios) if unit[2] in tensors]
-    if not units:
-        return 0.0, math.inf
     log_ratio = np.log([context.ratios[unit] for unit in units])
-    log_amax = np.log([context.observed.units[unit].amax / E4M3FN.max_value for unit in units])
-    return float(np.median(np.abs(log_ratio))), float(np.median(np.abs(log_ratio - 2 * log_amax)))
+    return log_ratio, np.log([context.observed.units[unit].amax / E4M3FN.max_value for unit in units])
 
 
 def _is_inverse(misfit: float, inverse_misfit: float) -> bool:

@@ -113,6 +113,7 @@ RULE: Final = ArtifactRule(
     headline="This traffic is not what was calibrated on",
     role="circumstance",
     follows_loss=True,
+    accounts_for=lambda _, loss, __: loss.where is None or loss.where.kind != "phase",
     tier=Tier.circumstance,
     mended_by="recalibrate",
     check=check,

@@ -56,8 +56,13 @@ def _is_stored_everywhere(context: AuditContext, num_heads: int) -> bool:
     ):
         return False
     misfits = {unit: abs(math.log(ratio)) for unit, ratio in context.ratios.items()}
-    is_alike = _median(misfits, lambda head: head < num_heads) <= _FITS
-    return is_alike and _median(misfits, lambda head: head >= num_heads) > _FITS
+    first = _median(misfits, lambda head: head < num_heads)
+    if first > _FITS or _median(misfits, lambda head: head >= num_heads) <= _FITS:
+        return False
+    # One scale for all heads repeats too, and is as wide as the widest of them needs.
+    is_one = all(value == stored.get((n, 0, t)) for (n, _, t), value in stored.items())
+    beyond = {unit: math.log(ratio) for unit, ratio in context.ratios.items()}
+    return not is_one or _median(beyond, lambda head: head >= num_heads) > _FITS
 
 
 def _differ(one: dict[Group, float | None], other: dict[Group, float | None]) -> bool:
@@ -89,6 +94,7 @@ RULE: Final = ArtifactRule(
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),
+    follows_loss=True,
     mended_by="look",
     check=check,
     invalid=(

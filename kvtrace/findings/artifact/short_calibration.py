@@ -66,6 +66,7 @@ RULE: Final = ArtifactRule(
     headline="The calibration was shorter than this traffic",
     role="circumstance",
     follows_loss=True,
+    accounts_for=lambda _, loss, __: loss.where is None or loss.where.kind == "position",
     tier=Tier.circumstance,
     mended_by="recalibrate",
     check=check,

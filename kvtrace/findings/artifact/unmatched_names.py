@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield a finding for names that look like KV-cache scales: an error where a layer has no other scale."""
+    """Yield a finding for names that look like KV-cache scales: an error where K or V has no other scale."""
     unmatched = [u for u in context.artifact.unmatched if u.why != "other-format"]
     names = [u.name for u in unmatched]
     dropped = unmapped(context.artifact)
@@ -29,8 +29,10 @@ def check(context: AuditContext) -> Iterator[Finding]:
     of_the_model = [u.name for u in unmatched if u.why != "other-module"] + [s.key for s in dropped]
     layers = {layer_of(name) for name in of_the_model} - {None}
     mapped = [s for s in context.artifact.scales if s not in dropped and s.tensor in ("k", "v", "kv")]
-    used = {scale.layer for scale in mapped}
-    orphaned = sorted(layer for layer in layers if layer is not None and layer not in used)
+    used = {(scale.layer, tensor) for scale in mapped for tensor in scale.tensor}  # `kv` is both
+    orphaned = sorted(
+        layer for layer in layers if layer is not None and not {(layer, "k"), (layer, "v")} <= used
+    )
     yield Finding(
         id="unmatched-names",
         severity="error" if orphaned else "warning",

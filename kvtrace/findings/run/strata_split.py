@@ -42,6 +42,11 @@ _MIN_REQUESTS: Final = 3
 _MAX_DRIFTS: Final = 4
 _ALIKE: Final = 0.98
 """Deviances this close belong to splits that the trace cannot tell apart."""
+_MOST_EVENTS: Final = 0.5
+"""Of what clips, in the heads that agree on a band or on several workloads: with so many to choose from one
+head in ten agrees on some by chance, as rotary positions move a wide channel in and out of the range."""
+_CLEARLY: Final = 1.1
+"""Deviance over that of something simpler."""
 _NEARLY_ALL: Final = 0.9
 """Share of what clips that lies in a part: however large that is, so that it explains little by itself."""
 _MIN_MISSED: Final = 5.0
@@ -87,7 +92,7 @@ class Split:
     @property
     def num_choices(self) -> int:
         """Return how many numbers or names it takes to say it."""
-        return len(self.names) if self.names else 1 + (self.end is not None and self.first > 0)
+        return len(self.names) if self.names else 1 + (self.end is not None)
 
 
 @dataclass(frozen=True)
@@ -120,21 +125,22 @@ class Located:
 def locate(units: ClippedUnits) -> Located:
     """Return the strata in which the heads clip, as far as requests support it."""
     singles = _splits(units)
+    strata = singles + _pairs(singles)
+    complexity = np.array([one.complexity for one in strata])
     alive = np.ones_like(units.events)
     drifts: list[Drift] = []
-    for strata, least_told in ((singles, _MIN_TOLD), (_pairs(singles), _MIN_TOLD_BY_PAIR)):
-        usable = np.ones(len(strata), dtype=bool)
-        while usable.any() and len(drifts) < _MAX_DRIFTS:
-            best = _best(units, strata, alive, usable, least_told)
-            if best is None:
-                break
-            found = _supported(units, strata[best.number], alive, best)
-            if not found:
-                usable[best.number] = False
-                continue
-            drifts += found
-            usable[:] = True  # what this drift hid can be told now
-            alive[np.ix_(best.heads, strata[best.number].inside)] = 0
+    usable = np.ones(len(strata), dtype=bool)
+    while usable.any() and len(drifts) < _MAX_DRIFTS:
+        best = _simplest(units, strata, alive, usable, complexity)
+        if best is None:
+            break
+        found = _supported(units, strata[best.number], alive, best)
+        if not found:
+            usable[best.number] = False
+            continue
+        drifts += found
+        usable[:] = True  # what this drift hid can be told now
+        alive[np.ix_(best.heads, strata[best.number].inside)] = 0
     left = (units.events * alive).sum(axis=1) / units.events.sum(axis=1)
     explained = frozenset(
         head for head, part in zip(units.heads, left, strict=True) if part <= _MIN_LEFT and drifts
@@ -150,10 +156,16 @@ class _Stratum:
     inside: NDArray[np.bool_]
     """[units]"""
 
+    @property
+    def complexity(self) -> int:
+        """Return 0 for a workload, a phase or a start; 1 for a band or several workloads; 2 for two parts."""
+        return 2 if len(self.parts) > 1 else int(self.parts[0].num_choices > 1)
+
 
 @dataclass(frozen=True)
 class _Best:
     number: int
+    score: float
     heads: NDArray[np.int64]
     """Those that it serves."""
     alike: Split | None
@@ -207,12 +219,30 @@ def _pairs(singles: Sequence[_Stratum]) -> list[_Stratum]:
     ]
 
 
+def _simplest(
+    units: ClippedUnits,
+    strata: Sequence[_Stratum],
+    alive: NDArray[np.float64],
+    usable: NDArray[np.bool_],
+    complexity: NDArray[np.int64],
+) -> _Best | None:
+    """Return the best simple part, unless a band or several workloads tell clearly more; then two parts."""
+    simple = _best(units, strata, alive, usable & (complexity == 0), _MIN_TOLD)
+    single = _best(units, strata, alive, usable & (complexity == 1), _MIN_TOLD, is_simple=False)
+    if simple and not (single and single.score > _CLEARLY * simple.score):
+        return simple
+    both = _best(units, strata, alive, usable & (complexity == 2), _MIN_TOLD_BY_PAIR)
+    return both if single is None or (both and both.score > _CLEARLY * single.score) else single
+
+
 def _best(
     units: ClippedUnits,
     strata: Sequence[_Stratum],
     alive: NDArray[np.float64],
     usable: NDArray[np.bool_],
     least_told: float,
+    *,
+    is_simple: bool = True,
 ) -> _Best | None:
     """Return the stratum of largest deviance over the heads that agree on it."""
     events, trials = units.events * alive, units.trials * alive
@@ -227,8 +257,11 @@ def _best(
     deviance = 2 * (_log_likelihood(x1, n1) + _log_likelihood(x - x1, n - n1) - _log_likelihood(x, n))
     score = np.where(serves, deviance, 0.0).sum(axis=0)
     untold = np.where(serves, -2 * _log_likelihood(x, n), 0.0).sum(axis=0)
-    nearly_all = np.where(serves, x1, 0.0).sum(axis=0) >= _NEARLY_ALL * np.where(serves, x, 0.0).sum(axis=0)
-    score = np.where((score >= least_told * untold) | nearly_all, score, 0.0)
+    own = np.where(serves, x, 0.0).sum(axis=0)
+    nearly_all = np.where(serves, x1, 0.0).sum(axis=0) >= _NEARLY_ALL * own
+    is_of_most = own >= _MOST_EVENTS * x[is_open].sum()
+    score = np.where((score >= least_told * untold) | (nearly_all & is_of_most), score, 0.0)
+    score = np.where(is_of_most | is_simple, score, 0.0)
     if not score.max() > 0:
         return None
     number = int((score >= _ALIKE * score.max()).argmax())
@@ -238,7 +271,9 @@ def _best(
         for place, one in enumerate(strata)
         if len(one.parts) == 1 and one.parts[0].kind not in kinds and score[place] >= _ALIKE * score[number]
     ]
-    return _Best(number, np.flatnonzero(serves[:, number]), others[0] if others else None)
+    return _Best(
+        number, float(score[number]), np.flatnonzero(serves[:, number]), others[0] if others else None
+    )
 
 
 def _log_likelihood(events: NDArray[np.float64], trials: NDArray[np.float64]) -> NDArray[np.float64]:
