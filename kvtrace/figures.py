@@ -22,7 +22,7 @@ def percent(share: float | None) -> str:
         return "<0.001 %"
     if _MOST_SHOWN < share < 1:
         return ">99.9 %"
-    if share > 0.99:
+    if 0.99 < share < 1:
         return f"{share * 100:.1f} %"
     return f"{two_digits(share * 100)} %"
 

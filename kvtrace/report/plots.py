@@ -58,10 +58,10 @@ def _plots(report: Report, data: ChartData) -> Iterator[tuple[str, Spec]]:
     choice, ends = first_choice(report, data), scale_ends(data)
     shown, before = choice["candidate"], choice["before"]
     labels = distinct_labels(data.candidates)
-    clipped = ends["measures"]["clipped_frac"]
+    clipped = ends["clipped_frac"]
     layers = len({layer for layer, _ in data.heads})
     maps = [
-        _filled(heat_map(low=clipped["low"], high=clipped["high"]), heat_map_rows(data, shown, tensor))
+        _filled(heat_map(alone=True), heat_map_rows(data, shown, tensor))
         | {"title": f"{label.upper()}: share of values clipped under {labels[shown]}"}
         | {"width": max(500, layers * 14), "height": {"step": 18}}
         for tensor, label in enumerate(TENSORS)

@@ -20,7 +20,7 @@ def absmax_bands() -> Spec:
     `extent`: low, high of all workloads, which gives all their charts one scale.
     """
     scale = alt.Scale(type="log", base=2, nice=False)
-    axis = alt.Axis(title="widest |x|", domain=False, ticks=False, format="~g", tickCount=5)
+    axis = alt.Axis(title="largest |x|", domain=False, ticks=False, format="~g", tickCount=5)
     x = alt.X(
         "position:O",
         sort=alt.EncodingSortField("order"),

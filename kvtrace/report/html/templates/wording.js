@@ -4,8 +4,12 @@ function percent(share) {
   if (share === 0) return "0";
   if (share < 1e-5) return "<0.001 %";
   if (share > 0.999 && share < 1) return ">99.9 %";
-  if (share > 0.99) return `${rounded(share * 100, 3).toFixed(1)} %`;
+  if (share > 0.99 && share < 1) return `${rounded(share * 100, 3).toFixed(1)} %`;
   return `${twoDigits(share * 100)} %`;
+}
+
+function times(ratio) {
+  return ratio === null || Number.isNaN(ratio) ? "–" : `${twoDigits(ratio)} ×`;
 }
 
 function twoDigits(value) {
