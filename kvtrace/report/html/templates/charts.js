@@ -2,7 +2,7 @@
 const charts = {
   "heat-k": { spec: () => `heat:${mapKind()}`, rows: (size) => rowsOf.heatMap(0, size.cell), fit: heatSize },
   "heat-v": { spec: () => `heat:${mapKind()}`, rows: (size) => rowsOf.heatMap(1, size.cell), fit: heatSize },
-  "position-clipped": { spec: () => "position:vectors_clipped", rows: () => rowsOf.byPosition("vectors_clipped", page.floors.position), height: 190 },
+  "position-clipped": { spec: () => "position:vectors_clipped", rows: () => rowsOf.byPosition("vectors_clipped", page.floors.position), height: 190, nothing: "No token has a clipped value." },
   "position-sqnr": { spec: () => "position:sqnr_db", rows: () => rowsOf.byPosition("sqnr_db", null), height: 190 },
   "clip-flush": { spec: () => "clipFlush", rows: () => rowsOf.clipFlush(), height: 280 },
   "before-after": { spec: () => "beforeAfter", rows: () => rowsOf.beforeAfter(), height: 340 },
@@ -79,7 +79,7 @@ async function drawOnce(chart, place) {
   if (Object.values(rows)[0].length === 0) {
     chart.view?.finalize();
     chart.view = chart.key = null;
-    place.textContent = "Nothing was measured here.";
+    place.textContent = chart.nothing ?? "Nothing was measured here.";
     return;
   }
   if (chart.key === key) {

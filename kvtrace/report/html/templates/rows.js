@@ -29,10 +29,12 @@ const rowsOf = {
     const place = state.head;
     const tensor = state.tensor;
     const strata = [];
-    page.strata.forEach(([phase, from, order], stratum) => {
+    // Upper ends of intervals around nothing would be all that there is to see.
+    const isNothing = isShare && at(data.byHead[name], state.candidate, tensor, place) === 0;
+    for (const [stratum, [phase, from, order]] of isNothing ? [] : page.strata.entries()) {
       const position = page.positions[order];
       const value = at(data.byPosition[name], state.candidate, tensor, place, stratum);
-      if (Number.isNaN(value)) return;
+      if (Number.isNaN(value)) continue;
       const requests = at(data.requests.by_position, place, stratum);
       const low = isShare ? at(data.byPosition[`${name}_low`], state.candidate, tensor, place, stratum) : NaN;
       const high = isShare ? at(data.byPosition[`${name}_high`], state.candidate, tensor, place, stratum) : NaN;
@@ -55,7 +57,7 @@ const rowsOf = {
           ["requests", requests.toLocaleString("en-US")],
         ],
       });
-    });
+    }
     return { strata, calibrated: page.candidates[state.candidate].calibrated };
   },
 
