@@ -15,7 +15,7 @@ from support.fabricate_run import fabricate_run, read_tables, run_record, source
 
 from kvtrace.report.build import build_report
 from kvtrace.report.json import read_report, report_json
-from kvtrace.report.terminal.text import report_text
+from kvtrace.report.terminal.text import SECTIONS, report_text
 from kvtrace.report.wording import columns
 from kvtrace.runs.open import open_run
 
@@ -55,26 +55,28 @@ def report_of(tmp_path: Path, change: dict[str, dict[str, Any]]) -> Report:
     return build_report(open_run(fabricate_run(tmp_path / "changed.run", tables)))
 
 
-def test_the_verdict_comes_first_and_says_that_the_scales_were_not_loaded(report: Report) -> None:
-    verdict = flowing(report_text(report).split("WHAT RAN")[0])
-    assert verdict.startswith("kvtrace report · day")
-    assert (
-        "VERDICT FAULT. shipped: scales NOT LOADED: the engine used 1.0 where shipped ships others: 4 of 4"
-        in (verdict)
-    )
-    assert "→ Read what the loader does with the file; restart" in verdict
+def test_the_answer_comes_first_and_says_that_the_scales_were_not_loaded(report: Report) -> None:
+    answer = flowing(report_text(report).split("RANGE USED")[0])
+    assert answer.startswith("kvtrace report · day")
+    assert "✕ FAULT · not loaded The engine did not use these scales in layer 0" in answer
+    assert "do now Read what the loader does with the file; restart" in answer
 
 
-def test_the_report_says_which_head_clips_under_which_candidate_and_where(report: Report) -> None:
-    section = flowing(report_text(report).split("WHICH HEADS LEAVE THE RANGE")[1].split("\n\n")[0])
-    assert (
-        "shipped Was NOT LOADED. CLIPS in 1 of 2 K and 0 of 2 V heads. Worst: layer 0 head 0 K, 7.14 % of "
-        "its values clipped (14.3 % out of range), largest 280 where 224 is covered; most at positions 2–3 "
-        "(10 %) and in code (10 %)."
-    ) in section
-    assert "running in range: no value of 4 heads (K and V counted apart) leaves it." in section
-    assert "broken INVALID, not scored: layer 0 K scale is NaN" in section
-    assert "bf16 not quantized" in section
+def test_the_text_says_which_scales_clip_and_how_much_of_their_range_is_used(report: Report) -> None:
+    text = flowing(report_text(report))
+    # 280 where 224 is covered.
+    assert "shipped K | ✕ 1.2 ×, layer 0 head 0 K" in text
+    assert "shipped ✕ clips enough to matter in none, at all in 1, of 4 heads" in text
+    assert "running ✓ nothing clips" in text
+    assert "broken – cannot be used: layer 0 K scale is NaN" in text
+    assert "bf16 not quantized" in text
+
+
+def test_a_section_can_be_printed_alone(report: Report) -> None:
+    whole = report_text(report)
+    for section in SECTIONS:
+        assert report_text(report, section=section).rstrip() in whole
+    assert report_text(report, section="range").startswith("RANGE USED")
 
 
 def test_the_text_fits_80_columns_and_needs_no_colour(report: Report) -> None:
@@ -91,7 +93,6 @@ def test_scales_that_were_never_loaded_are_said_to_be(report: Report) -> None:
 
 def test_scales_that_are_what_ran_are_said_to_be(tmp_path: Path) -> None:
     text = flowing(report_text(report_of(tmp_path, {"scales": {"scale": lambda row: row["scale"] and 0.5}})))
-    assert "shipped Is what ran. CLIPS" in text
     assert "It is what ran: all 4 scales equal the effective ones." in text
     assert "Effective scales: K 0.5, V 0.5." in text
 
@@ -103,7 +104,6 @@ def test_scales_other_than_those_that_ran_are_counted(tmp_path: Path) -> None:
         return row["scale"]  # type: ignore[no-any-return]
 
     text = flowing(report_text(report_of(tmp_path, {"scales": {"scale": scale}})))
-    assert "shipped Is NOT what ran. CLIPS" in text
     assert "It is NOT what ran: 2 of its 4 scales differ from the effective ones." in text
 
 
@@ -119,11 +119,10 @@ def test_a_trace_from_an_engine_without_fp8_makes_every_candidate_hypothetical(t
     assert all(loaded.num_as_effective is None for loaded in report.loaded)
 
 
-def test_values_out_of_range_that_are_not_clipped_are_called_harmless(tmp_path: Path) -> None:
+def test_values_out_of_range_that_are_not_clipped_are_no_clipping(tmp_path: Path) -> None:
     text = flowing(report_text(report_of(tmp_path, {"cells": {"num_clipped": 0, "sum_sq_clip_error": 0.0}})))
-    assert "nothing clipped. Values of 2 of 2 K and 0 of 2 V heads exceed MAX × scale by less" in text
-    assert "harmless. Most: layer 0 head 0 K, 14.3 % out of range" in text
-    assert "WHERE VALUES ARE CLIPPED" not in text
+    assert "shipped ✕ nothing clips" in text  # its fault is that it was not loaded
+    assert "where values are clipped" not in text
 
 
 def test_what_was_captured_and_lost_is_shown_by_workload(report: Report) -> None:
@@ -154,22 +153,24 @@ def test_a_note_of_a_candidate_is_shown(tmp_path: Path) -> None:
     assert "Note: 3 names matched nothing" in text
 
 
-def test_only_the_candidate_that_the_verdict_is_about_is_detailed_and_the_others_are_named(
+def test_only_the_scales_that_the_answer_is_about_are_detailed_and_the_others_stand_in_the_table(
     tmp_path: Path,
 ) -> None:
     tables = read_tables(SMALL)
-    for number in range(5):
-        for name in ("candidates", "scales", "cells"):
+    for name in ("candidates", "scales", "cells"):
+        tables[name] = [row for row in tables[name] if row["candidate"] != "running"]
+        for number in range(5):
             copies = [dict(row) for row in tables[name] if row["candidate"] == "shipped"]
             for row in copies:
                 row["candidate"] = f"copy-{number}"
                 row.update({"ordinal": 10 + number} if name == "candidates" else {})
             tables[name] += copies
-    text = report_text(build_report(open_run(fabricate_run(tmp_path / "many.run", tables))))
-    assert text.count("HEADS OUT OF RANGE under") == 1
-    assert "HEADS OUT OF RANGE under shipped" in text
-    left_out = "copy-0, copy-1, copy-2, copy-3, copy-4."
-    assert f"Left out here, in --format json and for kvtrace query: {left_out}" in flowing(text)
+    record = run_record(source_record(has_fp8_cache=False))
+    report = build_report(open_run(fabricate_run(tmp_path / "many.run", tables, record)))
+    text = report_text(report)
+    assert text.count("out of range under") == 1
+    assert f"out of range under {report.answer.candidate}" in text
+    assert all(f"\n  copy-{number}" in text for number in range(5))
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
@@ -207,7 +208,7 @@ def is_one_word_of_a_command(line: str) -> bool:
 
 def test_json_gives_numerators_and_denominators_for_everything_it_ranks(report: Report) -> None:
     content = json.loads(report_json(report))
-    assert content["schema_version"] == "1.1"
+    assert content["schema_version"] == "1.2"
     heads = [head for head in content["heads"] if head["candidate"] == "shipped" and head["tensor"] == "k"]
     assert [(head["layer"], head["kv_head"], head["rank"]) for head in heads] == [(0, 0, 1), (0, 1, 2)]
     measured = heads[0]["measured"]
@@ -243,7 +244,7 @@ def test_a_report_of_a_run_needs_no_torch_polars_or_pyarrow(tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "WHICH HEADS LEAVE THE RANGE" in done.stdout
+    assert "RANGE USED" in done.stdout
 
 
 def test_a_report_that_keeps_no_run_says_how_to_keep_one(report: Report) -> None:

@@ -23,19 +23,19 @@ HOSTILE = (
 )
 
 
-def test_the_markdown_begins_with_the_verdict_and_ends_with_sql_that_shows_it(tmp_path: Path) -> None:
+def test_the_markdown_begins_with_the_answer_and_its_command_and_names_the_trace(tmp_path: Path) -> None:
     tables = read_tables(SMALL)
     for row in tables["candidates"]:
         row["artifact"] = f"scales/{row['candidate']}"
     report = build_report(open_run(fabricate_run(tmp_path / "small.run", tables)))
     lines = report_markdown(report).splitlines()
-    assert lines[0] == "## FP8 KV-cache scales: fault"
-    assert "scales NOT LOADED" in lines[2]
-    assert lines[4].startswith("**Do:** Read what the loader does")
-    assert lines[6:9] == ["```sh", "kvtrace scales scales/shipped --trace day.kvtrace", "```"]
-    assert lines[-1] == "```"
-    assert lines[-2].startswith("SELECT ")
-    assert any(line.startswith("| error | **scales-not-loaded**") for line in lines)
+    assert lines[0] == "## ✕ FAULT · not loaded: The engine did not use these scales in layer 0"
+    assert lines[2] == "- **Where:** layer 0."
+    start = lines.index("```sh")
+    assert lines[start : start + 3] == ["```sh", "kvtrace scales scales/shipped --trace day.kvtrace", "```"]
+    assert "| Is it the scales? | Yes | the engine did not use these scales in layer 0 |" in lines
+    assert any(line.startswith("Evidence: 5 tokens of 2 requests in day (tiny, ") for line in lines)
+    assert "SELECT" not in "".join(lines)
 
 
 def test_the_markdown_never_exceeds_forty_lines(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_names_from_outside_stay_text_in_markdown(tmp_path: Path, name: str) -> 
     record = run_record(source_record(name, model=model, path=f"/traces/{name}"))
     text = report_markdown(build_report(open_run(fabricate_run(tmp_path / "hostile.run", tables, record))))
     assert len(text.splitlines()) <= MAX_LINES
-    assert text.count("```") == 4
+    assert text.count("```") == 2
     prose = "".join(text.split("```")[::2])
     assert not set(text) & set("\x1b\x07\u202e\u2066")
     assert "<img" not in prose

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.report.answer.model import Question, State
 
@@ -10,15 +10,18 @@ if TYPE_CHECKING:
     from kvtrace.findings.finding import Finding
 
 
+NOTHING_CLIPS: Final = "Nothing clips"
+
+
 def three_questions(
-    state: State, clips: str, first: Finding | None, *, is_served: bool
+    state: State, headline: str, clips: str, first: Finding | None, *, is_served: bool
 ) -> tuple[Question, Question, Question]:
     """Return the questions in their order.
 
-    clips: what the scales clip, in words. is_served: they ran. Without harm nothing says that it is *not* them.
+    clips: what the scales clip, in words. is_served: they ran. Without harm nothing says that it is not they.
     """
     return (
-        _scales(state, clips, first, is_served=is_served),
+        _scales(state, headline if clips == NOTHING_CLIPS else clips, first, is_served=is_served),
         Question(
             id="format",
             question="Which cache format?",
@@ -34,14 +37,14 @@ def three_questions(
     )
 
 
-def _scales(state: State, clips: str, first: Finding | None, *, is_served: bool) -> Question:
+def _scales(state: State, reason: str, first: Finding | None, *, is_served: bool) -> Question:
     if state in ("fault", "warning") and first is not None:
         is_theirs = first.remedy != "elsewhere"
         yes = "Yes" if is_served else "If served, yes"
         answer = yes if is_theirs else "– not measured"
-        because = clips[0].lower() + clips[1:] if is_theirs else "the values were so before quantization"
+        because = reason[0].lower() + reason[1:] if is_theirs else "the values were so before quantization"
     elif state == "sound":
-        answer, because = "Nothing clips", "whether rounding does harm was not measured"
+        answer, because = NOTHING_CLIPS, "whether rounding does harm was not measured"
     else:
         answer, because = "– not measured", "too few requests" if state == "too few" else "nothing was judged"
     return Question(id="scales", question="Is it the scales?", answer=answer, because=because)
