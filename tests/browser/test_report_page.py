@@ -42,6 +42,12 @@ def finding(shown: Visit) -> str:
     return shown.page.locator("#heads-finding").inner_text()
 
 
+def middle(shown: Visit, selector: str) -> tuple[float, float]:
+    box = shown.page.locator(selector).bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 def test_the_page_asks_for_nothing_and_complains_of_nothing(
     visit: Open, sample_page: Path, proxy: RefusingProxy
 ) -> None:
@@ -122,11 +128,9 @@ def test_one_head_is_called_most_harmed_wherever_one_is_shown(
     assert page.locator(".head [data-focus]").inner_text().lower() == called.lower()
     first = page.locator("[data-of-candidate]:visible tbody tr th").first
     assert first.inner_text() == called
-    chosen = page.locator(f"#heat-{most['tensor']} .chosen_marks path").bounding_box()
-    cell = page.locator(f"#heat-{most['tensor']} path[aria-label^='{called}']").first.bounding_box()
-    assert chosen is not None
-    assert cell is not None
-    assert (chosen["x"], chosen["y"]) == pytest.approx((cell["x"], cell["y"]), abs=3)
+    outlined = middle(shown, f"#heat-{most['tensor']} .chosen_marks path")
+    cell = middle(shown, f"#heat-{most['tensor']} .mark-rect path[aria-label^='{called}']")
+    assert outlined == pytest.approx(cell, abs=2)
 
 
 def test_the_script_finds_the_same_heading_as_the_page_without_it(
