@@ -181,7 +181,7 @@ def _rendered(built: Report, run: Run, chosen: ReportFormat, section: Section | 
     from kvtrace.report.terminal.encoding import encodable
     from kvtrace.report.terminal.text import report_text
 
-    return encodable(report_text(built, section=section), sys.stdout.encoding)
+    return encodable(report_text(built, section=section), sys.stdout.encoding or "utf-8")
 
 
 def _is_run(inputs: list[Path], for_traces: list[str]) -> bool:

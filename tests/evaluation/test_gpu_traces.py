@@ -256,4 +256,4 @@ def test_a_policy_is_what_ran_where_the_captured_cache_was_that_policys(
     run = replay(ReplayRequest([trace], [OnlineScales(policy)]), tmp_path / "run")
     assert [row["hypothetical"] for row in rows_of(run, "candidates")] == [not ran]
     text = " ".join(report_text(build_report(open_run(run))).split())
-    assert ("Is what ran." in text) is ran
+    assert ("It is what ran." in text) is ran

@@ -56,27 +56,25 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_weights_that_differ_from_another_checkpoint_are_the_verdict(trace: Path, served: Path) -> None:
     text = told("report", trace, "--scales", served, "--against", served.parent / "tuned")
-    assert "FAULT. 1 of 2 tensors that are no scales differ from" in text
+    assert "FAULT · what-if The weights changed after the calibration" in text
     assert "such as model.layers.1.self_attn.k_proj.weight" in text
     same = told("report", trace, "--scales", served, "--against", served.parent / "original")
-    assert "SOUND. NOT THE SCALES" in same
+    assert "SOUND · what-if" in same
     assert "weights-changed" not in same
 
 
-def test_equal_weights_are_among_the_findings_and_not_noted_in_the_verdict(trace: Path, served: Path) -> None:
+def test_equal_weights_are_among_the_findings_and_not_in_the_answer(trace: Path, served: Path) -> None:
     same = told("report", trace, "--scales", served, "--against", served.parent / "original")
-    assert "weights-equal (served)" in same.split("Notes:")[1]
-    verdict = same.split("VERDICT")[1].split("WHAT RAN")[0]
-    assert "noted: " in verdict
-    assert "weights-equal" not in verdict
+    assert "weights-equal (served)" in same.split("noted:")[1]
+    assert "weights-equal" not in same.split("RANGE USED")[0]
 
 
 def test_a_tokenizer_that_differs_from_another_checkpoint_is_a_stale_artifact(
     trace: Path, served: Path
 ) -> None:
     text = told("report", trace, "--scales", served, "--against", served.parent / "other-tokens")
-    assert "SUSPECT. the tokenizer differs from that of" in text
-    assert "WARNING stale-artifact under served" in text
+    assert "WARNING · what-if The scales are not of this model's state" in text
+    assert "warning stale-artifact under served" in text
 
 
 def test_a_run_keeps_what_replay_found_against_another_checkpoint(
@@ -84,12 +82,12 @@ def test_a_run_keeps_what_replay_found_against_another_checkpoint(
 ) -> None:
     run, tuned = tmp_path / "day.run", served.parent / "tuned"
     assert kvtrace("replay", trace, "--scales", served, "--against", tuned, "-o", run).returncode == 0
-    assert "FAULT. 1 of 2 tensors that are no scales differ from" in told("report", run)
+    assert "FAULT · what-if The weights changed after the calibration" in told("report", run)
 
 
 def test_a_notebook_compares_with_another_checkpoint_too(trace: Path, served: Path) -> None:
     run = api.replay(open_trace(trace), [served], against=served.parent / "tuned")
-    assert "FAULT. 1 of 2 tensors that are no scales differ from" in " ".join(str(run.report()).split())
+    assert "FAULT · what-if The weights changed after the calibration" in " ".join(str(run.report()).split())
     with pytest.raises(InputError, match="nothing to compare with it"):
         api.replay(open_trace(trace), against=served)
 

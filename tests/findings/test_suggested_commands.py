@@ -68,7 +68,7 @@ def printed_command(bench: Bench, finding: Finding) -> list[str]:
     """Return the arguments as a shell splits them, from what stands in the text and in the Markdown."""
     report = build_report(open_run(bench.folder / "run"))
     assert finding.command is not None
-    lines = report_text(report).split("\n    kvtrace ")[1].splitlines()
+    lines = report_text(report).split("do now    kvtrace ")[1].splitlines()
     last = next(number for number, line in enumerate(lines) if not line.endswith("\\"))
     in_text = "kvtrace " + "\n".join(lines[: last + 1])
     in_markdown = report_markdown(report).split("```sh\n")[1].split("\n```")[0]

@@ -99,6 +99,8 @@ class Subject:
     written_otherwise: bool
     """Whether they are, but that engine wrote its cache in another way than the replay."""
     granularity: str | None
+    engine: str | None
+    """Whose numerics the replay used."""
     format: str | None
     artifact: str | None
     floor: float
@@ -161,6 +163,7 @@ class Case:
                 in_effect=row["kind"] == "effective" or row["candidate"] in same,
                 written_otherwise=otherwise and (row["kind"] == "effective" or row["candidate"] in same),
                 granularity=row["granularity"],
+                engine=row["engine"],
                 format=row["format"],
                 artifact=row["artifact"],
                 floor=row["floor"] or 0.0,

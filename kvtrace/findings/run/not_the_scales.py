@@ -86,8 +86,8 @@ def _excluded(subject: Subject, heads: Sequence[Row]) -> Iterator[str]:
     yield (
         f"a head that loses over {percent(HEAD_LIMIT)} of its energy by clipping "
         f"({percent(WORKLOAD_OR_PHASE_LIMIT)} in a workload or phase, {percent(OCTAVE_LIMIT)} in a range of "
-        f"positions); the largest loss is {percent(clip)}, and the largest value is at most {times(beyond)} what "
-        "is covered"
+        f"positions); the largest loss is {percent(clip)}, and the largest value is at most "
+        f"{times(beyond)} what is covered"
     )
     yield (
         f"a head that flushes over {percent(FLUSHED_LIMIT)} of its values to 0, or "

@@ -61,6 +61,9 @@ def _where(told: Told, places: Mapping[tuple[str, Head], str]) -> list[str]:
     losing = [head for head in told.heads if rows[head]["clip_error"]]
     most = told.heads[0]
     if told.state == "sound" or told.first is None:
+        if losing:
+            lost = percent(rows[most]["clip_error"])
+            return [f"loses most to clipping: {head_name(most)}, {lost} of its energy"]
         return [f"closest to the edge: {head_name(most)}, {times(range_used(rows[most]))} of what is covered"]
     if not losing:
         return [layers_in_words(told.first.layers)]
@@ -92,9 +95,18 @@ def _others(told: Told) -> list[str]:
     return [f"beside it {', '.join(named + also)}"] if named else []
 
 
+def _ran(told: Told) -> str:
+    subject = told.subject
+    if subject is None or not subject.in_effect:
+        return "what-if"
+    if not subject.written_otherwise:
+        return "as served"
+    return f"what-if: these scales ran, but not as {subject.engine} in {subject.format} would write them"
+
+
 def _sure(told: Told) -> Sure:
     requests = told.case.num_requests.get((None, None, None), 0)
-    parts = [count(requests, "request"), "as served" if told.is_served else "what-if"]
+    parts = [count(requests, "request"), _ran(told)]
     lacking = [one for one in told.diagnosis.findings if one.id == "coverage"]
     level: Literal["high", "medium", "low"]
     if told.first is not None and told.first.confidence != "certain":

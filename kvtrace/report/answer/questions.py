@@ -21,7 +21,7 @@ def three_questions(
     clips: what the scales clip, in words. is_served: they ran. Without harm nothing says that it is not they.
     """
     return (
-        _scales(state, headline if clips == NOTHING_CLIPS else clips, first, is_served=is_served),
+        _scales(state, headline, clips, first, is_served=is_served),
         Question(
             id="format",
             question="Which cache format?",
@@ -37,14 +37,22 @@ def three_questions(
     )
 
 
-def _scales(state: State, reason: str, first: Finding | None, *, is_served: bool) -> Question:
+def _scales(state: State, headline: str, clips: str, first: Finding | None, *, is_served: bool) -> Question:
     if state in ("fault", "warning") and first is not None:
         is_theirs = first.remedy != "elsewhere"
         yes = "Yes" if is_served else "If served, yes"
         answer = yes if is_theirs else "– not measured"
-        because = reason[0].lower() + reason[1:] if is_theirs else "the values were so before quantization"
+        because = (
+            _lower(headline if clips == NOTHING_CLIPS else clips)
+            if is_theirs
+            else "the values were so before quantization"
+        )
     elif state == "sound":
-        answer, because = NOTHING_CLIPS, "whether rounding does harm was not measured"
+        answer, because = clips, "whether rounding does harm was not measured"
     else:
         answer, because = "– not measured", "too few requests" if state == "too few" else "nothing was judged"
     return Question(id="scales", question="Is it the scales?", answer=answer, because=because)
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]

@@ -38,8 +38,8 @@ class Told:
 
     @cached_property
     def is_served(self) -> bool:
-        """Whether the answer is about scales that ran."""
-        return self.subject is not None and self.subject.in_effect
+        """Whether the answer is about scales that ran, as they ran."""
+        return self.subject is not None and self.subject.in_effect and not self.subject.written_otherwise
 
     @cached_property
     def subject(self) -> Subject | None:

@@ -55,7 +55,7 @@ def head_table(heads: Sequence[Head], top: int) -> Iterator[str]:
 
 def stratum_table(strata: Sequence[Stratum]) -> Iterator[str]:
     """Yield a line per position octave and phase, or per workload; K and V side by side."""
-    yield f"  {'':<{_STRATUM}} requests tokens   K: all worst head   V: all worst head"
+    yield f"  {'':<{_STRATUM}} requests tokens   K: all  in a head   V: all  in a head"
     for label, group in groupby(sorted(strata, key=_place_order), key=_label):
         here = {one.tensor: one for one in group}
         first = next(iter(here.values()))
