@@ -39,11 +39,15 @@ function isFew(requests) {
   return requests < page.minRequests;
 }
 
-// Whether the chosen scales clip anything; if not, maps show the range used.
+// Whether the chosen scales clip anything; if not, maps show the range used. Asked for every cell.
+const clipping = new Map();
+
 function clips() {
-  return [0, 1].some((tensor) =>
-    page.heads.some((_, head) => measured("energy_lost", state.candidate, tensor, head, -1) > 0),
-  );
+  if (!clipping.has(state.candidate)) {
+    const lost = (tensor, head) => measured("energy_lost", state.candidate, tensor, head, -1);
+    clipping.set(state.candidate, [0, 1].some((tensor) => page.heads.some((_, head) => lost(tensor, head) > 0)));
+  }
+  return clipping.get(state.candidate);
 }
 
 // The head that loses most to clipping under the chosen scales, else the one closest to the edge.
