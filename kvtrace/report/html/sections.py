@@ -31,15 +31,14 @@ def sections(
     has_two = has_heads and len(data.candidates) > 1
     answer = answer_parts(report.answer)
     evidence = evidence_parts(report, data, page["workloads"], serving)
-    compared = report.answer.compared
-    state: State = compared[0].state if compared else "not measured"
+    state = report.answer.state
     asked = {one.id: one.question for one in report.answer.questions}
 
     def entry(name: str, title: str, state: State, *, is_there: bool = True, script: bool = False) -> Any:
         return {"id": name, "title": title, "state": state, "is_there": is_there, "needs_js": script}
 
     groups = (
-        ("", [entry("answer", "Answer", report.answer.state)]),
+        ("", [entry("answer", "Answer", state)]),
         (
             asked["scales"],
             [
