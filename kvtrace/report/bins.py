@@ -1,14 +1,17 @@
-"""Bins of a loss, the same in every report and output: each has a letter, and a colour on the page."""
+"""Bins of what a map of heads shows, the same in every report and output: a letter, and a colour."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Losses below `below`, from the end of the bin before it on; shares of a signal's energy, 0 to 1."""
+    """Values below `below`, from the end of the bin before it on."""
 
     letter: str
     below: float
@@ -23,12 +26,23 @@ BINS: Final = (
     Bin("x", 1e-1, "to 10 %"),
     Bin("#", float("inf"), "10 % and more"),
 )
+"""Of losses: shares of a signal's energy, or of values, 0 to 1."""
+RANGE_BINS: Final = (
+    Bin("-", 0.25, "under ¼ ×"),
+    Bin("+", 0.5, "to ½ ×"),
+    Bin("o", 0.75, "to ¾ ×"),
+    Bin("x", 0.9, "to 0.9 ×"),
+    Bin("#", float("inf"), "0.9 × and more"),
+)
+"""Of range used: the largest magnitude over the covered one."""
 
 
-def bin_of(loss: float) -> Bin:
-    """Return the bin of a loss.
+def bin_of(value: float, bins: Sequence[Bin] = BINS) -> Bin:
+    """Return the bin of a loss, or of a range used.
 
     >>> [bin_of(x).letter for x in (0.0, 0.00005, 0.0001, 0.05, 0.1)]
     ['.', '-', '+', 'x', '#']
+    >>> bin_of(0.75, RANGE_BINS).letter
+    'x'
     """
-    return NOTHING if loss <= 0 else next(one for one in BINS if loss < one.below)
+    return NOTHING if value <= 0 else next(one for one in bins if value < one.below)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvtrace.report.bins import bin_of
 from kvtrace.report.html.axes import PHASES, TENSORS
 from kvtrace.report.html.page import axis_start, calibrated_rule
 from kvtrace.stats.fractions import MIN_REQUESTS
@@ -24,8 +25,8 @@ def heat_map_rows(data: ChartData, candidate: int, tensor: int) -> dict[str, Row
         {
             "layer": layer,
             "kv_head": kv_head,
-            "value": _number(values[head]) or None,
-            "is_calm": not values[head] > 0,
+            "letter": bin_of(float(np.nan_to_num(values[head]))).letter,
+            "label": "",
             "is_few": bool(few[head]),
             "text": "",
         }

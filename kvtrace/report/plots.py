@@ -18,7 +18,7 @@ from kvtrace.report.html.tables import chart_data
 from kvtrace.report.plot_rows import Rows, band_rows, before_after_rows, heat_map_rows, position_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from kvtrace.report.charts.axes import Spec
@@ -33,7 +33,7 @@ _MOST_WORKLOADS: Final = 6
 def write_plots(report: Report, run: Run, directory: Path) -> list[Path]:
     """Write heat-map, by-position, absmax-bands and before-after, each as .png and .svg; return the files.
 
-    They show what the page shows first: the scales that ran, else the first candidate that clips.
+    They show what the page shows first: the scales of the answer, and its most harmed head.
     Raises InputError: the directory cannot be written.
     """
     import vl_convert
@@ -58,10 +58,10 @@ def _plots(report: Report, data: ChartData) -> Iterator[tuple[str, Spec]]:
     choice, ends = first_choice(report, data), scale_ends(data)
     shown, before = choice["candidate"], choice["before"]
     labels = distinct_labels(data.candidates)
-    clipped = ends["measures"]["clipped_frac"]
+    clipped = ends["clipped_frac"]
     layers = len({layer for layer, _ in data.heads})
     maps = [
-        _filled(heat_map(low=clipped["low"], high=clipped["high"]), heat_map_rows(data, shown, tensor))
+        _filled(heat_map(alone=True), heat_map_rows(data, shown, tensor))
         | {"title": f"{label.upper()}: share of values clipped under {labels[shown]}"}
         | {"width": max(500, layers * 14), "height": {"step": 18}}
         for tensor, label in enumerate(TENSORS)
@@ -71,7 +71,7 @@ def _plots(report: Report, data: ChartData) -> Iterator[tuple[str, Spec]]:
         "by-position",
         _document({"hconcat": list(_positions(data, shown, ends["position"], labels[shown]))}),
     )
-    if bands := list(_bands(data, shown, labels[shown])):
+    if bands := list(_bands(data, shown, labels[shown], choice["harmed"])):
         yield "absmax-bands", _document({"hconcat": bands})
     if before != shown:
         rows = before_after_rows(data, before, shown, clipped["floor"], clipped["low"], clipped["high"])
@@ -93,16 +93,15 @@ def _positions(data: ChartData, shown: int, floor: float, label: str) -> Iterato
         yield spec | {"title": f"{what}, {label}", "width": 300, "height": 190}
 
 
-def _bands(data: ChartData, shown: int, label: str) -> Iterator[Spec]:
-    """Yield the worst head's bands, workload by workload."""
-    clipped = np.nan_to_num(data.by_head["clipped_frac"][shown])
-    tensor, head = np.unravel_index(int(clipped.argmax()), clipped.shape)
+def _bands(data: ChartData, shown: int, label: str, harmed: Sequence[int] | None) -> Iterator[Spec]:
+    """Yield the most harmed head's bands, workload by workload. harmed: its place, and that of its tensor."""
+    head, tensor = harmed or (0, 0)
     if np.isnan(data.bands["absmax_max"][tensor, head]).all():
         return
     layer, kv_head = data.heads[head]
     who = f"layer {layer} head {kv_head} {TENSORS[tensor].upper()}, covered by {label}"
     for workload, name in enumerate(distinct_labels(data.workloads)[:_MOST_WORKLOADS]):
-        rows = band_rows(data, shown, int(tensor), int(head), workload)
+        rows = band_rows(data, shown, tensor, head, workload)
         title = {"text": name, "subtitle": who if workload == 0 else ""}
         yield _filled(absmax_bands(), rows) | {"title": title, "width": 220, "height": 190}
 

@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from incidents.bench import new_bench, times
 from playwright.sync_api import Browser, sync_playwright
 from support.browser_visit import ARTIFACTS, FLAGS, SAMPLE, RefusingProxy, Visit, kvtrace, rendered
+from support.examples import run_of
 from support.hostile_run import hostile_run
 from support.large_run import large_run
+
+from kvtrace.calibration.recipe import Recipe
+from kvtrace.findings.run.example import RunExample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,13 +46,17 @@ def browser(proxy: RefusingProxy) -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A function that opens a page: visit(file, width=, theme=)."""
+    """A function that opens a page: visit(file, width=, theme=, script=, address=)."""
     contexts = []
 
-    def open_page(file: Path, width: int = 1280, theme: str = "light") -> Visit:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    def open_page(
+        file: Path, width: int = 1280, theme: str = "light", *, script: bool = True, address: str = ""
+    ) -> Visit:
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=theme, java_script_enabled=script
+        )
         contexts.append(context)
-        return Visit(context.new_page(), file).open()
+        return Visit(context.new_page(), file).open(address)
 
     yield open_page
     for context in contexts:
@@ -63,13 +72,40 @@ def sample_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sample_page(sample_run: Path) -> Path:
-    return rendered(sample_run)
+def sample_page(shown_pages: dict[str, Path]) -> Path:
+    return shown_pages["choice"]
 
 
 @pytest.fixture(scope="session")
 def sample_json(sample_run: Path) -> dict[str, Any]:
     return json.loads(kvtrace("report", str(sample_run), "--json", "--top", "200"))
+
+
+@pytest.fixture(scope="session")
+def incident_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Part of the sample as served in FP8 with scales that are too small for K of three heads."""
+    bench = new_bench(3, tmp_path_factory.mktemp("incident"))
+    covering = bench.scales(Recipe(headroom=1.1))
+    bench.live = times(times(covering, 1 / 4, "k", [(2, 1)]), 1 / 2.5, "k", [(0, 0), (3, 2)])
+    bench.ship(bench.live)
+    run = bench.folder / "incident.run"
+    kvtrace("replay", str(bench.write("incident")), "--scales", str(bench.artifacts[0]), "-o", str(run))
+    return run
+
+
+@pytest.fixture(scope="session")
+def shown_runs(
+    sample_run: Path, incident_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """A choice among scales, an incident as served, and scales that cannot be used."""
+    invalid = tmp_path_factory.mktemp("invalid") / "invalid.run"
+    run_of(RunExample(invalid_as="wrong-model"), invalid)
+    return {"choice": sample_run, "incident": incident_run, "invalid": invalid}
+
+
+@pytest.fixture(scope="session")
+def shown_pages(shown_runs: dict[str, Path]) -> dict[str, Path]:
+    return {name: rendered(run) for name, run in shown_runs.items()}
 
 
 @pytest.fixture(scope="session")

@@ -130,7 +130,7 @@ def test_the_clip_finding_gives_the_worst_heads_own_share_of_clipped_values(tmp_
     trace = open_trace(path)
     run = replay(ReplayRequest([trace], standard_candidates([trace], []), device="cpu"), tmp_path / "run")
     message = of(diagnose(open_run(run)), "k-clips").message
-    assert "K clips in 1 of 2 heads (layer 0 head 1). Worst: layer 0 head 1 clips 6.2 % of its own" in message
+    assert "(layer 0 head 1). Loses most: layer 0 head 1 clips 6.2 % of its own" in message
     # It loses 552² of 1000² in 4 values, of an energy of 4 · 1000² + 60.
     assert "it loses 30 % of its energy" in message
 
@@ -174,7 +174,7 @@ def test_not_the_scales_says_what_was_excluded_and_how_near_the_worst_head_comes
     message = of(diagnosis, "not-the-scales").message
     assert 0 < worst < 0.005
     assert "a head that loses over 0.50 % of its energy by clipping" in message
-    assert f"the worst loses {percent(worst)}" in message
+    assert f"the largest loss is {percent(worst)}" in message
     assert "the artifact's names" in message
 
 

@@ -92,12 +92,13 @@ class Visit:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
-    def open(self) -> Visit:
+    def open(self, address: str = "") -> Visit:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        self.page.goto(self.file.as_uri())
-        self.settle()
+        self.page.goto(self.file.as_uri() + address)
+        if self.page.locator(".chart:visible").count():
+            self.settle()
         return self
 
     def settle(self) -> None:
@@ -105,7 +106,13 @@ class Visit:
         self.page.wait_for_selector("html[data-drawn=all]", state="attached", timeout=60_000)
         self.page.wait_for_timeout(300)
 
+    def unfold(self) -> None:
+        """Open all details and wait for the charts in them."""
+        self.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        self.page.wait_for_timeout(300)
+        self.settle()
+
     def numbers(self) -> dict[str, list[str]]:
         """Return the chosen head's row of K and of V, as shown."""
         rows = self.page.locator("#numbers tr")
-        return {row.get_attribute("data-tensor"): row.locator("td").all_inner_texts() for row in rows.all()}
+        return {row.get_attribute("data-tensor"): row.locator("td").all_text_contents() for row in rows.all()}

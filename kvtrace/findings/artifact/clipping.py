@@ -59,8 +59,9 @@ def _finding(
         id="clipping",
         severity="error" if is_error else "warning" if ruined else "note",
         message=f"{num_clipped:,} of {num_values:,} {tensor.upper()} values are clipped "
-        f"({num_clipped / num_values:.2e}); worst is layer {worst[0]} head {worst[1]} with "
-        f"{cost.relative_error:.2%} squared error, {cost.excess:,.0f} times the least possible",
+        f"({num_clipped / num_values:.2e}); "
+        f"most in layer {worst[0]} head {worst[1]} with {cost.relative_error:.2%} squared error, "
+        f"{cost.excess:,.0f} times the least possible",
         action=_action(is_error or bool(ruined), sum(c.excess > MATTERS for c in clipped.values())),
         layers=tuple(sorted({unit[0] for unit in ruined})),
         evidence=numbers(

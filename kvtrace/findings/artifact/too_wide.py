@@ -32,9 +32,9 @@ def check(context: AuditContext) -> Iterator[Finding]:
         yield Finding(
             id="too-wide",
             severity="warning",
-            message=f"{len(wide)} of {len(context.costs)} scales are so wide that precision is lost; worst "
-            f"is {worst[2]} in layer {worst[0]} head {worst[1]} with {wide[worst].relative_error:.2%} "
-            "squared error",
+            message=f"{len(wide)} of {len(context.costs)} scales are so wide that precision is lost; most in "
+            f"{worst[2]} of layer {worst[0]} head {worst[1]}, "
+            f"with {wide[worst].relative_error:.2%} squared error",
             action="Calibrate again; compare the trace-optimal column.",
             layers=tuple(sorted({unit[0] for unit in wide})),
             evidence=numbers(

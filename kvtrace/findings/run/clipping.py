@@ -162,7 +162,7 @@ def _finding(case: Case, subject: Subject, tensor: Tensor, clipping: Sequence[Cl
         candidate=subject.name,
         message=(
             f"{tensor.upper()} clips in {len(heads)} of {len(total)} heads ({some_heads(heads)}). "
-            f"Worst: layer {worst['layer']} head {worst['kv_head']} clips "
+            f"Loses most: layer {worst['layer']} head {worst['kv_head']} clips "
             f"{percent(worst['num_clipped'] / worst['num_values'])} of its own values, which make "
             f"{percent(worst['clip_error_frac'] or 0.0)} of its squared error; it loses "
             f"{percent(clipping[0].worst)} of its energy{clipping[0].where}, its largest value is "

@@ -32,7 +32,7 @@ def check(case: Case) -> Iterator[Finding]:
             candidate=subject.name,
             message=(
                 f"{len(losing)} heads ({some_heads([one.head for one in losing])}) hold values further apart "
-                "than FP8 reaches: their scale fits the largest, and worst is layer "
+                "than FP8 reaches: their scale fits the largest, and most is lost in layer "
                 f"{worst.head[0]} head {worst.head[1]} {worst.head[2].upper()} with "
                 f"{percent(worst.row['flushed_frac'])} of its values flushed to 0. No scale will help: a "
                 "narrower one clips"

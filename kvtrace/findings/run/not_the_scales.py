@@ -79,19 +79,19 @@ def _action(case: Case, subject: Subject) -> str:
 
 
 def _excluded(subject: Subject, heads: Sequence[Row]) -> Iterator[str]:
-    """Yield what was looked for and not found, each with its limit and how near the worst head comes."""
+    """Yield what was looked for and not found, each with its limit and how near any head comes."""
     clip = max(row["clip_error"] or 0.0 for row in heads)
     flushed = max(row["flushed_frac"] or 0.0 for row in heads)
     beyond = max((row["max_abs"] / row["covered_amax"] for row in heads if row["max_abs"]), default=0.0)
     yield (
         f"a head that loses over {percent(HEAD_LIMIT)} of its energy by clipping "
         f"({percent(WORKLOAD_OR_PHASE_LIMIT)} in a workload or phase, {percent(OCTAVE_LIMIT)} in a range of "
-        f"positions); the worst loses {percent(clip)}, and the largest value is at most {times(beyond)} what "
-        "is covered"
+        f"positions); the largest loss is {percent(clip)}, and the largest value is at most "
+        f"{times(beyond)} what is covered"
     )
     yield (
         f"a head that flushes over {percent(FLUSHED_LIMIT)} of its values to 0, or "
-        f"{percent(FLUSHED_LIMIT_WITH_ERROR)} with twice the error of rounding; the worst flushes "
+        f"{percent(FLUSHED_LIMIT_WITH_ERROR)} with twice the error of rounding; the most flushed is "
         f"{percent(flushed)}"
     )
     yield "clipping beyond these limits in one workload, beyond a position or with output length alone"

@@ -38,7 +38,7 @@ def check(case: Case) -> Iterator[Finding]:
             message=(
                 f"one head sets the scale per tensor for its layer: {some_heads(wide)}. "
                 f"{len(losing)} other heads get up to {times(worst.headroom)} the range they need and lose "
-                f"their small values; worst is layer {worst.head[0]} head {worst.head[1]} "
+                f"their small values; most in layer {worst.head[0]} head {worst.head[1]} "
                 f"{worst.head[2].upper()}, {percent(worst.row['flushed_frac'])} of its values flushed. "
                 f"A scale per head would bring its error down by {times(max(lost, 1.0))}, to the rounding "
                 "floor"

@@ -31,7 +31,7 @@ def check(case: Case) -> Iterator[Finding]:
             candidate=subject.name,
             message=(
                 f"the scales of {len(losing)} heads ({some_heads([one.head for one in losing])}) are so wide "
-                f"that small values are lost: worst is layer {worst.head[0]} head {worst.head[1]} "
+                f"that small values are lost: most in layer {worst.head[0]} head {worst.head[1]} "
                 f"{worst.head[2].upper()}, covering {times(worst.headroom)} its largest value; it flushes "
                 f"{percent(worst.row['flushed_frac'])} of its values to 0"
             ),

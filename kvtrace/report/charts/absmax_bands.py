@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from kvtrace.report.charts.axes import Spec, crowded_axis, layered, tensor_colour
+from kvtrace.report.charts.axes import Spec, layered
 
 
 def absmax_bands() -> Spec:
@@ -14,9 +14,17 @@ def absmax_bands() -> Spec:
     `extent`: low, high of all workloads, which gives all their charts one scale.
     """
     scale = alt.Scale(type="log", base=2, nice=False)
-    axis = alt.Axis(title="widest |x|", domain=False, ticks=False, format="~g", tickCount=5)
-    x = alt.X("position:O", sort=alt.EncodingSortField("order"), title=None, axis=crowded_axis())
-    base = alt.Chart(alt.NamedData("bands")).encode(x=x, color=tensor_colour())
+    axis = alt.Axis(title="largest |x|", domain=False, ticks=False, format="~g", tickCount=5)
+    x = alt.X(
+        "position:O",
+        sort=alt.EncodingSortField("order"),
+        title=None,
+        axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="parity", labelSeparation=6),
+    )
+    base = alt.Chart(alt.NamedData("bands")).encode(
+        x=x,
+        color=alt.Color("tensor:N", scale=alt.Scale(domain=["K", "V"], range="category"), legend=None),
+    )
     outer = base.mark_bar(opacity=0.25, aria=False, width=alt.RelativeBandSize(0.8)).encode(
         y=alt.Y("p50:Q", scale=scale, axis=axis), y2="p99:Q"
     )

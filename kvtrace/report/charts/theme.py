@@ -18,31 +18,39 @@ class Palette:
     paper: str
     k: str
     v: str
-    calm: str
-    """A cell with nothing to see."""
-    ramp: tuple[str, ...]
-    """From little to much: its lightness changes one way only, so it survives a black-and-white print."""
+    bins: tuple[str, ...]
+    """Of `kvtrace.report.bins.BINS`: lightness changes one way only, which a black-and-white print keeps."""
+    range_bins: tuple[str, ...]
+    """Of `RANGE_BINS`: grey, since using the range harms nothing."""
+    on_middle: str
+    """Text on the third bin."""
+    on_strong: str
+    """Text on the fourth and fifth."""
 
 
 LIGHT: Final = Palette(
-    text="#1c2430",
-    muted="#56606e",
-    grid="#dfe3e8",
+    text="#18212c",
+    muted="#55606d",
+    grid="#dde1e6",
     paper="#ffffff",
     k="#0060a8",
     v="#b84a00",
-    calm="#eef1f4",
-    ramp=("#fde3b8", "#f9b069", "#ea6a42", "#b32d5b", "#5a1466"),
+    bins=("#f7f0e3", "#fbcf8b", "#ee7c48", "#b32d5b", "#4a0f57"),
+    range_bins=("#eef1f4", "#d3dce4", "#b0bfcd", "#8499ad", "#566b80"),
+    on_middle="#18212c",
+    on_strong="#ffffff",
 )
 DARK: Final = Palette(
-    text="#e6eaf0",
-    muted="#a2adba",
-    grid="#323b47",
-    paper="#171c23",
+    text="#e8ecf1",
+    muted="#a4aeba",
+    grid="#2b343e",
+    paper="#14191f",
     k="#62b5f0",
     v="#f2a43c",
-    calm="#262e38",
-    ramp=("#4d1f63", "#94306c", "#d9534f", "#f7953f", "#fde488"),
+    bins=("#2d2638", "#6b2a6b", "#c4475a", "#f7953f", "#fde488"),
+    range_bins=("#212931", "#33404d", "#4b5e70", "#71889e", "#a5b8ca"),
+    on_middle="#ffffff",
+    on_strong="#14191f",
 )
 
 
@@ -72,14 +80,21 @@ def chart_config(palette: Palette) -> dict[str, Any]:
             "titleFontSize": 12,
             "labelLimit": 240,
         },
-        "range": {"category": [palette.k, palette.v], "heatmap": list(palette.ramp)},
+        "range": {
+            "category": [palette.k, palette.v],
+            "ordinal": list(palette.bins),
+            "ramp": list(palette.range_bins),
+        },
         "rule": {"color": palette.muted},
         "text": {"color": palette.text, "fontSize": 12},
         "style": {
-            "calm": {"color": palette.calm},
+            "cell": {"stroke": palette.paper},
+            "calm": {"color": palette.paper, "stroke": palette.grid},
             "hatch": {"color": palette.muted},
             "chosen": {"stroke": palette.text, "color": palette.text},
             "guide": {"color": palette.muted},
             "ink": {"color": palette.text},
+            "onMiddle": {"color": palette.on_middle},
+            "onStrong": {"color": palette.on_strong},
         },
     }

@@ -9,6 +9,7 @@ import numpy as np
 
 from kvtrace.figures import positions
 from kvtrace.plain_text import plain
+from kvtrace.report.bins import BINS, RANGE_BINS
 from kvtrace.report.charts.absmax_bands import absmax_bands
 from kvtrace.report.charts.before_after import before_after
 from kvtrace.report.charts.by_position import by_position
@@ -17,6 +18,7 @@ from kvtrace.report.charts.heat_map import heat_map
 from kvtrace.report.charts.scales import scales_by_layer
 from kvtrace.report.charts.theme import DARK, LIGHT, chart_config
 from kvtrace.report.html.arrays import pack_counts, pack_decibels, pack_exact, pack_shares
+from kvtrace.report.html.axes import TENSORS
 from kvtrace.report.html.tables import BANDS
 from kvtrace.stats.fractions import MIN_REQUESTS
 
@@ -29,21 +31,13 @@ if TYPE_CHECKING:
     from kvtrace.report.html.tables import ChartData
     from kvtrace.report.sections import Report
 
-MEASURES: Final = {
-    "clipped_frac": "clipped, share of values",
-    "out_of_range_frac": "out of range, share of values",
-    "vectors_out_of_range": "out of range, share of tokens",
-    "flushed_frac": "flushed to 0, share of values",
-    "clip_error_frac": "clipping's share of the error",
-    "sqnr_db": "SQNR, dB",
-}
 _LABEL_WIDTH: Final = 48
 _LEAST_FLOOR: Final = 1e-9
 
 
 def page_document(report: Report, data: ChartData) -> dict[str, Any]:
     """Return the page's data as JSON values; names are plain text, cut to a label's width."""
-    floors = scale_ends(data)
+    ends = scale_ends(data)
     labels = distinct_labels(data.candidates)
     sources = [source.name for source in report.sources]
     return {
@@ -59,15 +53,19 @@ def page_document(report: Report, data: ChartData) -> dict[str, Any]:
         "strata": [[phase, axis_start(octave), octave] for phase, octave in data.strata],
         "octaves": [[axis_start(octave), octave] for octave in data.octaves],
         "positions": {str(octave): positions(*_ends(octave)) for octave in data.octaves},
-        "measures": MEASURES,
+        "bins": {
+            "loss": [[one.letter, one.below] for one in BINS[:-1]],
+            "range": [[one.letter, one.below] for one in RANGE_BINS[:-1]],
+        },
         "bandNames": list(BANDS),
         "minRequests": MIN_REQUESTS,
-        "floors": floors,
+        "floors": {"position": ends["position"], "sweep": ends["sweep"]},
+        "sqnr": ends["sqnr_db"],
         "sweptSource": data.sweep and plain(data.sweep.source, _LABEL_WIDTH),
         "multiples": list(data.sweep.multiples) if data.sweep else [],
         "arrays": _arrays(data),
         "audit": _audit(data, sources),
-        "specs": _specs(floors),
+        "specs": _specs(ends),
         "config": {"light": chart_config(LIGHT), "dark": chart_config(DARK)},
         "initial": first_choice(report, data),
     }
@@ -141,6 +139,7 @@ def _arrays(data: ChartData) -> dict[str, dict[str, Any]]:
     positions = {
         name: pack_decibels(array, 0.1) if name == "sqnr_db" else pack_shares(array, 0.02)
         for name, array in data.by_position.items()
+        if name.startswith(("vectors_clipped", "sqnr_db"))
     }
     return {
         "byHead": {name: pack_exact(array) for name, array in data.by_head.items()},
@@ -162,28 +161,20 @@ def _sweep(sweep: Sweep | None) -> dict[str, dict[str, Any]]:
 
 def scale_ends(data: ChartData) -> dict[str, Any]:
     """Return where shares of zero are drawn, and the ends of the scales, over all candidates."""
-    measures: dict[str, dict[str, float | None]] = {}
-    for name in MEASURES:
-        values = data.by_head[name]
-        finite = values[np.isfinite(values)]
-        if name == "sqnr_db":
-            low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-            measures[name] = {"floor": None, "low": math.floor(low), "high": math.ceil(high) + 1}
-        else:
-            floor = _floor([values])
-            top = float(finite.max()) if finite.size else 0.0
-            high = min(1.0, _decade_up(max(top, floor * 10)))
-            measures[name] = {"floor": floor, "low": floor, "high": high}
-    shares = [array for name, array in data.by_position.items() if name in _POSITION_TITLES]
-    sweep = [data.by_head["clipped_frac"], data.by_head["flushed_frac"]]
+    clipped, sqnr = data.by_head["clipped_frac"], data.by_head["sqnr_db"]
+    finite = sqnr[np.isfinite(sqnr)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    floor = _floor([clipped])
+    top = float(np.nan_to_num(clipped).max()) if clipped.size else 0.0
+    shares = [array for name, array in data.by_position.items() if name != "sqnr_db"]
+    sweep = [clipped, data.by_head["flushed_frac"]]
     sweep += data.sweep.shares.values() if data.sweep else []
-    return {"measures": measures, "position": _floor(shares), "sweep": _floor(sweep)}
-
-
-_POSITION_TITLES: Final = {
-    "vectors_out_of_range": "tokens out of range",
-    "vectors_clipped": "tokens with a clipped value",
-}
+    return {
+        "clipped_frac": {"floor": floor, "low": floor, "high": min(1.0, _decade_up(max(top, floor * 10)))},
+        "sqnr_db": {"floor": None, "low": math.floor(low), "high": math.ceil(high) + 1},
+        "position": _floor(shares),
+        "sweep": _floor(sweep),
+    }
 
 
 def _floor(arrays: Sequence[NDArray[np.float64]]) -> float:
@@ -218,35 +209,40 @@ def _audit(data: ChartData, sources: Sequence[str]) -> dict[str, Any]:
     return {"columns": ["source", "candidate", "layer", "tensor", *copied, "optimal"], "rows": rows}
 
 
-def _specs(floors: dict[str, Any]) -> dict[str, Any]:
-    charts = {
-        "clipFlush": clip_flush(floor=floors["sweep"]),
+def _specs(ends: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "heat:loss": heat_map(BINS),
+        "heat:range": heat_map(RANGE_BINS, colours="ramp"),
+        "clipFlush": clip_flush(floor=ends["sweep"]),
         "bands": absmax_bands(),
         "scales": scales_by_layer(),
         "position:sqnr_db": by_position(title="dB", floor=None),
+        "position:vectors_clipped": by_position(title="share of tokens", floor=ends["position"]),
+        "beforeAfter": before_after(**ends["sqnr_db"]),
     }
-    for name in _POSITION_TITLES:
-        charts[f"position:{name}"] = by_position(title="share of tokens", floor=floors["position"])
-    for name in MEASURES:
-        ends = floors["measures"][name]
-        charts[f"heat:{name}"] = heat_map(low=ends["low"], high=ends["high"], decibels=name == "sqnr_db")
-        charts[f"beforeAfter:{name}"] = before_after(**ends)
-    return charts
 
 
-def first_choice(report: Report, data: ChartData) -> dict[str, int]:
-    """Return the candidate to look at first, the one the verdict is about; and one to compare with."""
-    clipping = {one.candidate for one in report.candidates if any(t.num_heads_clipped for t in one.tensors)}
-    subject = report.verdict.subject
+def first_choice(report: Report, data: ChartData) -> dict[str, Any]:
+    """Return the candidate to look at first and its most harmed head, those of the answer; and one to compare
+    with.
+    """
     kinds = {one.candidate: one.kind for one in report.candidates}
     order = sorted(
         range(len(data.candidates)),
         key=lambda c: (
-            data.candidates[c] != subject,
+            data.candidates[c] != report.answer.candidate,
             kinds[data.candidates[c]] != "effective",
-            data.candidates[c] not in clipping,
             c,
         ),
     )
     others = sorted(order[1:], key=lambda c: (kinds[data.candidates[c]] == "unit", c))
-    return {"candidate": order[0] if order else 0, "before": others[0] if others else 0}
+    candidate = order[0] if order else 0
+    harmed = report.answer.most_harmed
+    is_known = harmed is not None and bool(order) and data.candidates[candidate] == report.answer.candidate
+    return {
+        "candidate": candidate,
+        "before": others[0] if others else candidate,
+        "harmed": [data.heads.index((harmed.layer, harmed.kv_head)), TENSORS.index(harmed.tensor)]
+        if harmed is not None and is_known
+        else None,
+    }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvtrace.runs.open import Run
 
 _TEMPLATES: Final = Path(__file__).with_name("templates")
-_SCRIPTS: Final = ("arrays", "wording", "state", "rows", "charts", "controls")
+_CHART_SCRIPTS: Final = ("arrays", "wording", "state", "rows", "charts", "tables", "controls")
 
 
 def report_html(report: Report, run: Run) -> str:
@@ -33,25 +33,27 @@ def report_html(report: Report, run: Run) -> str:
     data = chart_data(run, report)
     page = page_document(report, data)
     css = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
-    libraries = _vega()
-    script = "(function () {\n" + "\n".join(_script(name) for name in _SCRIPTS) + "\n})();\n"
+    shown = sections(report, data, page, run.record.manifest)
+    charts = (_vega(), _joined(*_CHART_SCRIPTS)) if shown["has_heads"] else ()
+    scripts = (_joined("page"), *charts)
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("report.html.j2").render(
-        **sections(report, data, page, run.record.manifest),
+        **shown,
         page=page,
         page_json=Markup(_json(page)),  # noqa: S704 -- every < is an escape in it
         css=Markup(css),  # noqa: S704 -- our own files
-        libraries=Markup(libraries),  # noqa: S704
-        script=Markup(script),  # noqa: S704
-        policy=_policy(css, libraries, script),
+        scripts=[Markup(script) for script in scripts],  # noqa: S704
+        policy=_policy(css, *scripts),
         queries={name: find_query(name).sql for name in (*QUERIES, "rank_heads")},
     )
 
 
-def _script(name: str) -> str:
-    return (_TEMPLATES / f"{name}.js").read_text(encoding="utf-8")
+def _joined(*names: str) -> str:
+    """Return scripts as one whose names are its own."""
+    texts = [(_TEMPLATES / f"{name}.js").read_text(encoding="utf-8") for name in names]
+    return "(function () {\n" + "\n".join(texts) + "\n})();\n"
 
 
 @cache

@@ -48,7 +48,8 @@ def head_strata(
     whole = ~positioned & (workload < 0)
     labelled = workload >= 0
     measured = {name: floats(table[name]) for name in HEAD_METRICS} | _vector_shares(table)
-    head_names = (*HEAD_METRICS, *(f"vectors_{event}" for event in EVENTS))
+    measured["energy_lost"] = _energy_lost(measured)
+    head_names = (*HEAD_METRICS, "energy_lost", *(f"vectors_{event}" for event in EVENTS))
     requests = floats(table["num_requests"])
 
     def placed(shape: tuple[int, ...], rows: NDArray[np.bool_], *index: NDArray[np.int64]) -> Any:
@@ -76,6 +77,12 @@ def head_strata(
         {name: at_position(measured[name]) for name in position_names},
         {name: np.nan_to_num(array(requests)).astype(np.int64) for name, array in counted.items()},
     )
+
+
+def _energy_lost(measured: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return the share of the signal's energy that clipping costs; 0 where nothing is lost at all."""
+    lost = measured["clip_error_frac"] * 10 ** (-measured["sqnr_db"] / 10)
+    return np.where(measured["clipped_frac"] == 0, 0.0, lost)
 
 
 def _vector_shares(table: pa.Table) -> dict[str, NDArray[np.float64]]:

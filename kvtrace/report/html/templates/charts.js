@@ -1,12 +1,11 @@
 // Draws the charts: each once, then only its rows change, unless its spec, theme or width does.
 const charts = {
-  "heat-k": { spec: () => `heat:${state.measure}`, rows: () => rowsOf.heatMap(0), fit: heatHeight },
-  "heat-v": { spec: () => `heat:${state.measure}`, rows: () => rowsOf.heatMap(1), fit: heatHeight },
-  "position-range": { spec: () => "position:vectors_out_of_range", rows: () => rowsOf.byPosition("vectors_out_of_range", page.floors.position), height: 190 },
-  "position-clipped": { spec: () => "position:vectors_clipped", rows: () => rowsOf.byPosition("vectors_clipped", page.floors.position), height: 190 },
+  "heat-k": { spec: () => `heat:${mapKind()}`, rows: (size) => rowsOf.heatMap(0, size.cell), fit: heatSize },
+  "heat-v": { spec: () => `heat:${mapKind()}`, rows: (size) => rowsOf.heatMap(1, size.cell), fit: heatSize },
+  "position-clipped": { spec: () => "position:vectors_clipped", rows: () => rowsOf.byPosition("vectors_clipped", page.floors.position), height: 190, nothing: "No token has a clipped value." },
   "position-sqnr": { spec: () => "position:sqnr_db", rows: () => rowsOf.byPosition("sqnr_db", null), height: 190 },
   "clip-flush": { spec: () => "clipFlush", rows: () => rowsOf.clipFlush(), height: 280 },
-  "before-after": { spec: () => `beforeAfter:${state.measure}`, rows: () => rowsOf.beforeAfter(), height: 340 },
+  "before-after": { spec: () => "beforeAfter", rows: () => rowsOf.beforeAfter(), height: 340 },
   "scales-k": { spec: () => "scales", rows: () => rowsOf.scales(0), height: 170 },
   "scales-v": { spec: () => "scales", rows: () => rowsOf.scales(1), height: 170 },
 };
@@ -14,11 +13,12 @@ page.workloads.forEach((_, workload) => {
   charts[`bands-${workload}`] = { spec: () => "bands", rows: () => rowsOf.bands(workload), height: 170 };
 });
 
-function heatHeight(width) {
+function heatSize(width) {
   const layers = new Set(page.heads.map(([layer]) => layer)).size;
   const kvHeads = new Set(page.heads.map(([, kvHead]) => kvHead)).size;
-  const cell = Math.max(14, Math.min(26, width / layers));
-  return { width: Math.max(width, layers * 9 + 60), height: kvHeads * cell };
+  const wide = Math.max(width, layers * 9 + 60);
+  const height = kvHeads * Math.max(14, Math.min(26, width / layers));
+  return { width: wide, height, cell: (wide - 60) / layers };
 }
 
 let drawings = 0;
@@ -37,7 +37,7 @@ async function drawAll() {
 async function draw(key) {
   const chart = charts[key];
   const place = document.getElementById(key);
-  if (!place || place.closest("[hidden]")) return;
+  if (!place || place.clientWidth === 0) return;
   if (chart.isDrawing) {
     chart.isStale = true;
     return;
@@ -73,13 +73,13 @@ function bringIntoView(place) {
 }
 
 async function drawOnce(chart, place) {
-  const size = chart.fit ? chart.fit(place.clientWidth) : { width: place.clientWidth, height: chart.height };
+  const { cell, ...size } = chart.fit ? chart.fit(place.clientWidth) : { width: place.clientWidth, height: chart.height };
   const key = [chart.spec(), shownTheme(), size.width].join(" ");
-  const rows = chart.rows();
+  const rows = chart.rows({ cell });
   if (Object.values(rows)[0].length === 0) {
     chart.view?.finalize();
     chart.view = chart.key = null;
-    place.textContent = "Nothing was measured here.";
+    place.textContent = chart.nothing ?? "Nothing was measured here.";
     return;
   }
   if (chart.key === key) {

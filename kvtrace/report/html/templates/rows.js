@@ -1,66 +1,68 @@
 // The rows of every chart for what is chosen. Each has `text` (for screen readers) and `tip` (name, value pairs).
 const rowsOf = {
-  heatMap(tensor) {
+  heatMap(tensor, cellWidth) {
+    const bins = page.bins[mapKind()];
     const cells = page.heads.map(([layer, kvHead], head) => {
-      const value = measured(state.measure, state.candidate, tensor, head);
-      const requests = requestsOf(head);
-      const few = isFew(requests) ? ", too few requests to tell" : "";
+      const value = mapValue(tensor, head);
+      const letter = letterOf(value, bins);
+      const few = isFew(requestsOf(head));
+      const fits = mapKind() === "loss" && "ox#".includes(letter) && cellWidth >= 26;
       return {
         head,
         tensor,
         layer,
         kv_head: kvHead,
-        value: value > 0 ? value : null,
-        is_calm: !(value > 0),
-        is_few: isFew(requests),
-        text: `${headName(head, tensor)}: ${page.measures[state.measure]} ${showMeasure(value)}${few}`,
+        letter,
+        label: fits ? percent(value).replace(" %", "") : "",
+        is_few: few,
+        text: `${headName(head, tensor)}: ${mapWords(value)}${few ? ", too few requests to tell" : ""}`,
         tip: headTip(head, tensor),
       };
     });
-    const { head, tensor: chosenTensor } = focus();
-    const [layer, kvHead] = page.heads[head];
-    return { cells, chosen: chosenTensor === tensor ? [{ layer, kv_head: kvHead }] : [] };
+    const [layer, kvHead] = page.heads[state.head];
+    return { cells, chosen: state.tensor === tensor ? [{ layer, kv_head: kvHead }] : [] };
   },
 
   byPosition(name, floor) {
     const isShare = name !== "sqnr_db";
-    const place = state.head === null ? page.heads.length : state.head;
+    const show = (value) => (isShare ? percent(value) : `${decibel(value)} dB`);
+    const place = state.head;
+    const tensor = state.tensor;
     const strata = [];
-    const tensors = state.head === null ? shownTensors() : [state.tensor];
-    for (const tensor of tensors) {
-      page.strata.forEach(([phase, from, order], stratum) => {
-        const position = page.positions[order];
-        const value = at(data.byPosition[name], state.candidate, tensor, place, stratum);
-        if (Number.isNaN(value)) return;
-        const requests = at(data.requests.by_position, place, stratum);
-        const low = isShare ? at(data.byPosition[`${name}_low`], state.candidate, tensor, place, stratum) : NaN;
-        const high = isShare ? at(data.byPosition[`${name}_high`], state.candidate, tensor, place, stratum) : NaN;
-        const few = isFew(requests);
-        const interval = few ? "too few requests to tell" : `${percent(low)} to ${percent(high)}`;
-        strata.push({
-          position: from,
-          order,
-          tensor: TENSORS[tensor],
-          phase,
-          series: `${TENSORS[tensor]} ${phase}`,
-          value: isShare ? Math.max(value, floor) : value,
-          shown_low: isShare && !few ? Math.max(low, floor) : null,
-          shown_high: isShare && !few ? Math.max(high, floor) : null,
-          text: `${TENSORS[tensor]}, ${phase}, positions ${position}: ${showMeasure(value, name)}`,
-          tip: [
-            [`${TENSORS[tensor]} ${phase}`, `positions ${position}`],
-            [isShare ? "share of tokens" : "SQNR", showMeasure(value, name)],
-            ...(isShare ? [["95 % interval", interval]] : []),
-            ["requests", requests.toLocaleString("en-US")],
-          ],
-        });
+    // Upper ends of intervals around nothing would be all that there is to see.
+    const isNothing = isShare && at(data.byHead[name], state.candidate, tensor, place) === 0;
+    for (const [stratum, [phase, from, order]] of isNothing ? [] : page.strata.entries()) {
+      const position = page.positions[order];
+      const value = at(data.byPosition[name], state.candidate, tensor, place, stratum);
+      if (Number.isNaN(value)) continue;
+      const requests = at(data.requests.by_position, place, stratum);
+      const low = isShare ? at(data.byPosition[`${name}_low`], state.candidate, tensor, place, stratum) : NaN;
+      const high = isShare ? at(data.byPosition[`${name}_high`], state.candidate, tensor, place, stratum) : NaN;
+      const few = isFew(requests);
+      const interval = few ? "too few requests to tell" : `${percent(low)} to ${percent(high)}`;
+      strata.push({
+        position: from,
+        order,
+        tensor: TENSORS[tensor],
+        phase,
+        series: `${TENSORS[tensor]} ${phase}`,
+        value: isShare ? Math.max(value, floor) : value,
+        shown_low: isShare && !few ? Math.max(low, floor) : null,
+        shown_high: isShare && !few ? Math.max(high, floor) : null,
+        text: `${TENSORS[tensor]}, ${phase}, positions ${position}: ${show(value)}`,
+        tip: [
+          [`${TENSORS[tensor]} ${phase}`, `positions ${position}`],
+          [isShare ? "share of tokens" : "SQNR", show(value)],
+          ...(isShare ? [["95 % interval", interval]] : []),
+          ["requests", requests.toLocaleString("en-US")],
+        ],
       });
     }
     return { strata, calibrated: page.candidates[state.candidate].calibrated };
   },
 
   bands(workload) {
-    const { head, tensor } = focus();
+    const { head, tensor } = state;
     const bands = [];
     page.octaves.forEach(([from, order], octave) => {
       const position = page.positions[order];
@@ -74,13 +76,13 @@ const rowsOf = {
         p90,
         p99,
         max,
-        text: `positions ${position}: half below ${magnitude(p50)}, widest ${magnitude(max)}`,
+        text: `positions ${position}: half below ${magnitude(p50)}, largest ${magnitude(max)}`,
         tip: [
           [headName(head, tensor), `positions ${position}`],
           ["half of the tokens up to", magnitude(p50)],
           ["90 % up to", magnitude(p90)],
           ["99 % up to", magnitude(p99)],
-          ["widest", magnitude(max)],
+          ["largest", magnitude(max)],
         ],
       });
     });
@@ -89,7 +91,7 @@ const rowsOf = {
   },
 
   clipFlush() {
-    const { head, tensor } = focus();
+    const { head, tensor } = state;
     const floor = page.floors.sweep;
     const amax = at(data.sweep.amax, tensor, head);
     const curve = [];
@@ -130,21 +132,16 @@ const rowsOf = {
   },
 
   beforeAfter() {
-    const isShare = state.measure !== "sqnr_db";
-    const { floor, low, high } = page.floors.measures[state.measure];
-    const shown = (value) => (isShare ? Math.max(value, floor) : value);
-    const chosen = state.head === null ? null : state;
+    const { low, high } = page.sqnr;
     const heads = comparedHeads().map((one) => ({
       ...one,
       tensor: TENSORS[one.tensorIndex],
-      before: shown(one.from),
-      after: shown(one.to),
-      is_chosen: chosen !== null && chosen.head === one.head && chosen.tensor === one.tensorIndex,
-      text: `${headName(one.head, one.tensorIndex)}: ${showMeasure(one.from)} to ${showMeasure(one.to)}`,
+      is_chosen: state.head === one.head && state.tensor === one.tensorIndex,
+      text: `${headName(one.head, one.tensorIndex)}: ${decibel(one.before)} to ${decibel(one.after)} dB`,
       tip: [
-        [headName(one.head, one.tensorIndex), one.is_worse ? "worse" : ""],
-        [`before: ${page.candidates[state.before].label}`, showMeasure(one.from)],
-        [`after: ${page.candidates[state.candidate].label}`, showMeasure(one.to)],
+        [headName(one.head, one.tensorIndex), one.is_worse ? "lost quality" : ""],
+        [`before: ${page.candidates[state.before].label}`, `${decibel(one.before)} dB`],
+        [`after: ${page.candidates[state.candidate].label}`, `${decibel(one.after)} dB`],
       ],
     }));
     return { heads, diagonal: [{ at: low }, { at: high }] };
@@ -192,14 +189,32 @@ function sweptAt(name, candidate, tensor, head) {
   return 10 ** (-at(data.byHead.sqnr_db, candidate, tensor, head) / 10);
 }
 
+// Maps show what clipping costs; where nothing clips, how much of the range is used.
+function mapKind() {
+  return clips() ? "loss" : "range";
+}
+
+function mapValue(tensor, head) {
+  return mapKind() === "loss" ? measured("energy_lost", state.candidate, tensor, head) : rangeUsed(tensor, head);
+}
+
+function mapWords(value) {
+  return mapKind() === "loss" ? `loses ${percent(value)} of its energy to clipping` : `uses ${times(value)} of its range`;
+}
+
+// The letter of a value's bin, as `bin_of` of bins.py says it.
+function letterOf(value, bins) {
+  if (!(value > 0)) return ".";
+  return (bins.find(([, below]) => value < below) ?? ["#"])[0];
+}
+
 function headTip(head, tensor) {
   const values = (name) => measured(name, state.candidate, tensor, head);
   const covered = at(data.scales.covered_amax, state.candidate, tensor, head);
   return [
     [headName(head, tensor), state.workload < 0 ? "all workloads" : page.workloads[state.workload]],
-    ["clipped", percent(values("clipped_frac"))],
-    ["out of range", percent(values("out_of_range_frac"))],
-    ["tokens out of range", percent(values("vectors_out_of_range"))],
+    ["energy lost to clipping", percent(values("energy_lost"))],
+    ["values clipped", percent(values("clipped_frac"))],
     ["SQNR", `${decibel(values("sqnr_db"))} dB`],
     ["largest / covered", `${magnitude(values("max_abs"))} / ${magnitude(covered)}`],
     ["requests", requestsOf(head).toLocaleString("en-US")],
@@ -220,17 +235,15 @@ function bandExtent(head, tensor, covered) {
   return { low: low * 0.9, high: high * 1.1 };
 }
 
-// Every head under both candidates, by the current measure.
+// Every head under both candidates, in all workloads; a twentieth of a dB is no loss.
 function comparedHeads() {
-  const least = state.measure === "sqnr_db" ? 0.05 : 0;
   const compared = [];
-  for (const tensor of shownTensors()) {
+  for (const tensorIndex of [0, 1]) {
     for (let head = 0; head < page.heads.length; head++) {
-      const from = measured(state.measure, state.before, tensor, head);
-      const to = measured(state.measure, state.candidate, tensor, head);
-      if (Number.isNaN(from) || Number.isNaN(to)) continue;
-      const loss = badness(to) - badness(from);
-      compared.push({ head, tensorIndex: tensor, from, to, loss, is_worse: loss > least });
+      const before = measured("sqnr_db", state.before, tensorIndex, head, -1);
+      const after = measured("sqnr_db", state.candidate, tensorIndex, head, -1);
+      if (Number.isNaN(before) || Number.isNaN(after)) continue;
+      compared.push({ head, tensorIndex, before, after, is_worse: before - after > 0.05 });
     }
   }
   return compared;

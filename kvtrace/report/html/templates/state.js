@@ -5,16 +5,7 @@ page.audit = page.audit.rows.map((row) =>
   Object.fromEntries(page.audit.columns.map((name, i) => [name, row[i]])),
 );
 const data = {};
-const state = {
-  candidate: page.initial.candidate,
-  before: page.initial.before,
-  measure: "clipped_frac",
-  workload: -1,
-  tensors: "both",
-  // The chosen head; null: all heads, and the worst one where a chart shows a single head.
-  head: null,
-  tensor: 0,
-};
+const state = { candidate: page.initial.candidate, before: page.initial.before, workload: -1, head: 0, tensor: 0 };
 
 // The heat maps need the first, every chart the others too: a large report draws its maps before it unpacks all.
 const FIRST = ["byHead", "byWorkload", "requests", "scales"];
@@ -34,6 +25,12 @@ function measured(name, candidate, tensor, head, workload = state.workload) {
     : at(data.byWorkload[name], candidate, tensor, head, workload);
 }
 
+// The largest magnitude over what the scale covers.
+function rangeUsed(tensor, head, workload = state.workload) {
+  const covered = at(data.scales.covered_amax, state.candidate, tensor, head);
+  return measured("max_abs", state.candidate, tensor, head, workload) / covered;
+}
+
 function requestsOf(head, workload = state.workload) {
   return workload < 0 ? at(data.requests.by_head, head) : at(data.requests.by_workload, head, workload);
 }
@@ -42,40 +39,34 @@ function isFew(requests) {
   return requests < page.minRequests;
 }
 
-function shownTensors() {
-  return state.tensors === "both" ? [0, 1] : [state.tensors === "k" ? 0 : 1];
+// Whether the chosen scales clip anything; if not, maps show the range used. Asked for every cell.
+const clipping = new Map();
+
+function clips() {
+  if (!clipping.has(state.candidate)) {
+    const lost = (tensor, head) => measured("energy_lost", state.candidate, tensor, head, -1);
+    clipping.set(state.candidate, [0, 1].some((tensor) => page.heads.some((_, head) => lost(tensor, head) > 0)));
+  }
+  return clipping.get(state.candidate);
 }
 
-// How bad a value of the current measure is; larger is worse.
-function badness(value, name = state.measure) {
-  if (Number.isNaN(value)) return -Infinity;
-  return name === "sqnr_db" ? -value : value;
-}
-
-// The worst head by clipping, then by what is out of range, among the tensors that are shown.
-function worstHead() {
-  let worst = { head: 0, tensor: shownTensors()[0], key: [-1, -1] };
-  for (const tensor of shownTensors()) {
+// The head that loses most to clipping under the chosen scales, else the one closest to the edge.
+function mostHarmed() {
+  if (state.candidate === page.initial.candidate && page.initial.harmed) {
+    const [head, tensor] = page.initial.harmed;
+    return { head, tensor };
+  }
+  let most = { head: 0, tensor: 0, key: [-1, -1] };
+  for (const tensor of [0, 1]) {
     for (let head = 0; head < page.heads.length; head++) {
-      const key = ["clipped_frac", "out_of_range_frac"].map((name) =>
-        Math.max(measured(name, state.candidate, tensor, head) || 0, 0),
-      );
-      if (key[0] > worst.key[0] || (key[0] === worst.key[0] && key[1] > worst.key[1])) worst = { head, tensor, key };
+      const key = [measured("energy_lost", state.candidate, tensor, head, -1) || 0, rangeUsed(tensor, head, -1) || 0];
+      if (key[0] > most.key[0] || (key[0] === most.key[0] && key[1] > most.key[1])) most = { head, tensor, key };
     }
   }
-  return worst;
-}
-
-// The head that single-head charts show.
-function focus() {
-  return state.head === null ? worstHead() : { head: state.head, tensor: state.tensor };
+  return most;
 }
 
 function headName(head, tensor) {
   const [layer, kvHead] = page.heads[head];
   return `layer ${layer} head ${kvHead} ${TENSORS[tensor]}`;
-}
-
-function showMeasure(value, name = state.measure) {
-  return name === "sqnr_db" ? `${decibel(value)} dB` : percent(value);
 }

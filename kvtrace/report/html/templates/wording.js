@@ -8,8 +8,13 @@ function percent(share) {
   return `${twoDigits(share * 100)} %`;
 }
 
+function times(ratio) {
+  return ratio === null || Number.isNaN(ratio) ? "–" : `${twoDigits(ratio)} ×`;
+}
+
 function twoDigits(value) {
   const shown = rounded(value, 2);
+  if (shown >= 100) return rounded(value, Math.floor(Math.log10(value)) + 1).toLocaleString("en-US");
   return shown >= 10 ? shown.toLocaleString("en-US") : shown.toPrecision(2);
 }
 
