@@ -66,7 +66,7 @@ MAY_IMPORT = {
 import everything."""
 
 CAPTURE_MAY_IMPORT = {
-    "kvtrace.files.replaced",
+    *(f"kvtrace.files.{name}" for name in ("replaced", "key_file")),
     *(f"kvtrace.trace.{name}" for name in ("format", "chunks", "fingerprint", "lines", "capture_names")),
 }
 CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py"}

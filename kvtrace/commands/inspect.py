@@ -13,7 +13,9 @@ from kvtrace.errors import InputError
 
 def inspect(
     trace: Annotated[Path, typer.Argument(help="A trace: NAME.kvtrace.", show_default=False)],
-    verify: Annotated[bool, typer.Option("--verify", help="Reread and check every tensor.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Reread every tensor, and count again what is counted.")
+    ] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="Write what is provably good to a new trace, -o NEW.")
     ] = False,
@@ -39,7 +41,7 @@ def inspect(
     opened = open_trace(trace, may_lack_tokens=True)
     summary = summarize(opened, verify=verify)
     if verify:
-        verify_profiles(opened)
+        summary = summary.model_copy(update={"profiles": verify_profiles(opened)})
     text = summary.model_dump_json(indent=2) + "\n" if wants_json else summary_text(summary)
     deliver(text, output, force=force)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtrace.errors import InputError
 from kvtrace.files.staging import staged
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES, profile_tensors
-from kvtrace.profile.store import fill_profile, find_profile, put_profile
+from kvtrace.profile.store import fill_profile, find_profile, is_foreign, put_profile
 from kvtrace.trace.chunks import chunk_path
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
 
@@ -72,9 +72,12 @@ def ready_profile(
     if found and found.is_over(cells):
         files = f"{found.num_reread:,} tensor files"
         reread = f"its profile was used; {files} had other times, were reread and are the same"
+        found = replace(found, cells=cells)
         yield ReadyProfile(found, found.num_reread > 0, reread if found.num_reread else None)
         return
     note = None
+    if is_foreign(trace, directory):
+        note = f"its {directory} was not made here with your key, so its tensors were counted again"
     require_tensors(trace, "a profile of them")
     tensors = profile_tensors(trace, cells, device, memory_bytes=memory_bytes, progress=progress)
     with ExitStack() as stack:
@@ -90,6 +93,8 @@ def ready_profile(
             made = fill_profile(trace, cells, tensors, partial)
         except OSError as error:
             raise InputError(f"{trace.path}: cannot write its counts: {error.strerror or error}") from error
+        if made.record.seal is None:
+            note = "its counts are not sealed, as no key can be made: the next replay reads its tensors again"
         if partial.parent == trace.path:
             try:
                 made = put_profile(made, trace, cells, path)
