@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
@@ -69,7 +70,7 @@ def read_lines_commit(path: Path, *, committed: bool = True) -> LinesCommit | No
     Raises IntegrityError: it is damaged, or missing though the trace says that there is one.
     """
     file = lines_commit_file(path)
-    return read_sealed(file, LinesCommit) if committed or file.exists() else None
+    return read_sealed(file, LinesCommit) if committed or os.path.lexists(file) else None
 
 
 def read_covered(path: Path, commit: LinesCommit | None) -> bytes:
