@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.candidate_options import TRACES  # noqa: TC001 -- Typer reads the annotations
+from kvtrace.commands.options import say
 
 
 class Method(StrEnum):
@@ -105,5 +106,4 @@ def calibrate(
     with show_progress("count") as progress:
         calibration = calibrate_traces(opened, recipe, rules, progress)
     write_calibration(output, calibration, checkpoint=checkpoint)
-    typer.echo(calibration_text(calibration), nl=False)
-    typer.echo(f"\nWritten to {output}")
+    say(f"{calibration_text(calibration)}\nWritten to {output}\n")

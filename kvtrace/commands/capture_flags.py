@@ -13,7 +13,7 @@ from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the
     POSITION_STRIDE,
     REQUEST_FRACTION,
 )
-from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, TextFormat, chosen_format
+from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, TextFormat, chosen_format, say
 
 
 def capture_flags(
@@ -88,6 +88,6 @@ def capture_flags(
         options, model=model, base_url=base_url.rstrip("/"), workload=workload, request_id=request_id
     )
     if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        typer.echo(json.dumps(asdict(commands), indent=2))
+        say(json.dumps(asdict(commands), indent=2) + "\n", for_programs=True)
     else:
-        typer.echo(commands_text(commands), nl=False)
+        say(commands_text(commands))

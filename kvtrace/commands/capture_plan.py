@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.capture_options import REQUEST_FRACTION  # noqa: TC001 -- Typer reads the annotations
-from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, TextFormat, chosen_format
+from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, TextFormat, chosen_format, say
 
 
 class Dtype(StrEnum):
@@ -91,6 +91,6 @@ def capture_plan(
         request_fraction=request_fraction,
     )
     if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        typer.echo(json.dumps(asdict(plan), indent=2))
+        say(json.dumps(asdict(plan), indent=2) + "\n", for_programs=True)
     else:
-        typer.echo(plan_text(plan), nl=False)
+        say(plan_text(plan))

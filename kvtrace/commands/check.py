@@ -37,7 +37,7 @@ def check(
 
     outcome = check_run(open_run(run), load_policy(policy), candidate)
     if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(outcome.model_dump_json(indent=2) + "\n", output, force=force)
+        deliver(outcome.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)
     else:
         deliver(check_text(outcome), output, force=force)
     raise typer.Exit(outcome.verdict.exit_code)

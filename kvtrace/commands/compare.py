@@ -56,6 +56,6 @@ def compare(
         [open_run(run) for run in runs], limits, allow_different=allow_different or (), baseline=baseline
     )
     if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(found.model_dump_json(indent=2) + "\n", output, force=force)
+        deliver(found.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)
     else:
         deliver(comparison_text(found), output, force=force)

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, TextFormat, chosen_format, deliver
+from kvtrace.commands.options import (
+    FORCE,
+    FORMAT_TEXT_JSON,
+    JSON,
+    OUTPUT,
+    TextFormat,
+    chosen_format,
+    deliver,
+    say,
+)
 from kvtrace.errors import InputError
 
 
@@ -43,7 +52,7 @@ def inspect(
     if verify:
         summary = summary.model_copy(update={"profiles": verify_profiles(opened)})
     text = summary.model_dump_json(indent=2) + "\n" if wants_json else summary_text(summary)
-    deliver(text, output, force=force)
+    deliver(text, output, force=force, for_programs=wants_json)
 
 
 def _repair(trace: Path, new: Path | None, *, verify: bool, force: bool, wants_json: bool) -> None:
@@ -55,6 +64,7 @@ def _repair(trace: Path, new: Path | None, *, verify: bool, force: bool, wants_j
     from kvtrace.trace.repair.text import repair_text
 
     found = repair_trace(trace, new)
-    typer.echo(
-        found.model_dump_json(indent=2) if wants_json else repair_text(found, trace, new), nl=wants_json
+    say(
+        f"{found.model_dump_json(indent=2)}\n" if wants_json else repair_text(found, trace, new),
+        for_programs=wants_json,
     )

@@ -80,7 +80,7 @@ def scales(
     except InvalidCandidateError as error:  # the command line asks for a setup that cannot be
         raise InputError(str(error)) from error
     if chosen_format(output_format, as_json=as_json) is TextFormat.json:
-        deliver(report.model_dump_json(indent=2) + "\n", output, force=force)
+        deliver(report.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)
     else:
         deliver(scales_text(report), output, force=force)
     if report.has_errors:

@@ -32,6 +32,7 @@ SAMPLING: Final = Table(
         ),
         Column("request_fraction", "float64", "share of requests that are sampled, 0 to 1"),
     ),
+    has_rows=True,
 )
 
 LAYERS: Final = Table(
@@ -58,7 +59,7 @@ REQUESTS: Final = Table(
         Column("request", "int32", "the request's number in its trace"),
         Column("workload", "string", "the client's label, or unlabelled"),
         Column("client_id", "string", "keyed hash of the client's id; NULL where none was given"),
-        Column("prompt_hash", "string", "keyed hash of the prompt's tokens"),
+        Column("prompt_hash", "string", "keyed hash of the prompt's tokens; NULL where there is none"),
         Column("sampled", "bool_", "whether the sampling rules chose it"),
         _SAMPLING_ID,
         Column("prompt_tokens", "int32", "tokens"),
@@ -75,6 +76,7 @@ REQUESTS: Final = Table(
             "rows sampled and lost (budget, full queue, faults, a killed engine), over all ranks",
         ),
     ),
+    has_rows=True,
 )
 
 ROWS: Final = Table(
@@ -89,6 +91,7 @@ ROWS: Final = Table(
         Column("phase", "string", "prefill or decode (position ≥ prompt_tokens)"),
         _SAMPLING_ID,
     ),
+    has_rows=True,
 )
 
 CANDIDATES: Final = Table(
@@ -105,7 +108,9 @@ CANDIDATES: Final = Table(
         ),
         Column("status", "string", "valid or invalid"),
         Column("reason", "string", "why it is invalid; NULL where valid"),
-        Column("reason_id", "string", "which reason that is, such as per-head-refused", since=2),
+        Column(
+            "reason_id", "string", "which reason that is, such as per-head-refused; NULL where valid", since=2
+        ),
         Column(
             "hypothetical",
             "bool_",
@@ -134,6 +139,7 @@ CANDIDATES: Final = Table(
             since=2,
         ),
     ),
+    has_rows=True,
 )
 
 SCALES: Final = Table(
@@ -161,8 +167,14 @@ SCALES: Final = Table(
             "largest magnitude of its calibration, by the artifact's manifest; NULL without one",
             since=1,
         ),
-        Column("max_in_range_code", "int32", "largest 15-bit magnitude code still in range"),
-        Column("max_unclipped_code", "int32", "largest 15-bit magnitude code that is not clipped"),
+        Column(
+            "max_in_range_code", "int32", "largest 15-bit magnitude code still in range; NULL without a scale"
+        ),
+        Column(
+            "max_unclipped_code",
+            "int32",
+            "largest 15-bit magnitude code that is not clipped; NULL without a scale",
+        ),
         Column("origin", "string", "file and key it was read from, effective, unit, or skipped"),
     ),
 )
@@ -193,7 +205,7 @@ CELLS: Final = Table(
         Column("sum_sq_signal", "float64", "Σ x²"),
         Column("sum_sq_error", "float64", "Σ (x − x̂)²"),
         Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values"),
-        Column("max_abs", "float64", "largest finite |x|"),
+        Column("max_abs", "float64", "largest finite |x|; NULL where there is none"),
     ),
 )
 
@@ -254,7 +266,7 @@ VECTORS: Final = Table(
         Column(
             "absmax_code",
             "int32",
-            "largest finite magnitude as its 15-bit code (bits without the sign)",
+            "largest finite magnitude as its 15-bit code (bits without the sign); NULL where there is none",
         ),
         Column("has_nonfinite", "bool_", "whether the vector holds NaN or inf"),
     ),

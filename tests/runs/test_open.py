@@ -173,7 +173,13 @@ def test_a_run_of_an_earlier_minor_version_opens_without_what_came_later(run: Pa
 
 
 def test_the_layers_of_an_earlier_runs_findings_are_read_as_a_list(run: Path) -> None:
-    finding = {"source": "day", "candidate": "shipped", "id": "missing-layers", "evidence": '{"num": 2}'}
+    finding = {
+        "source": "day",
+        "candidate": "shipped",
+        "id": "missing-layers",
+        "ordinal": 0,
+        "evidence": '{"num": 2}',
+    }
     rows = [finding | {"layers": layers} for layers in ("3,17", None)]
     file = run / "findings.parquet"
     schema = pq.read_schema(file)
