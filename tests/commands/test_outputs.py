@@ -45,7 +45,8 @@ def process(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
 
 def commands(trace: Path, run: Path) -> list[tuple[object, ...]]:
     return [
-        ("inspect", trace), ("inspect", trace, "--json"), ("report", run), ("report", run, "--format", "html"),
+        ("inspect", trace), ("inspect", trace, "--json"), ("report", run),
+        ("report", run, "--format", "html"),
         ("query", run, "coverage"), ("query", run, "coverage", "--format", "csv"), ("query", "--list"),
     ]  # fmt: skip
 
