@@ -274,6 +274,7 @@ def _listed(names: Sequence[str]) -> str:
 def _merge_layers(ranks: tuple[RankStore, ...]) -> dict[int, MergedLayer]:
     per_layer: dict[int, list[LayerRecord]] = {}
     seen: dict[int, tuple[RankStore, LayerRecord]] = {}
+    groups: dict[tuple[int, int], tuple[int, ...]] = {}
     for store in ranks:
         for layer in store.rank.layers:
             first = seen.setdefault(layer.index, (store, layer))
@@ -283,6 +284,13 @@ def _merge_layers(ranks: tuple[RankStore, ...]) -> dict[int, MergedLayer]:
                     f"{first[0].path.name}: {plain(str(getattr(layer, differing[0])))}, not "
                     f"{plain(str(getattr(first[1], differing[0])))}. {COPY_OR_REPAIR}"
                 )
+            for head in layer.kv_heads:
+                shared = groups.setdefault((layer.index, head), layer.kv_heads)
+                if shared != layer.kv_heads:
+                    raise IntegrityError(
+                        f"{store.path / RANK_FILE}: layer {layer.index} shares KV head {head} with another "
+                        f"rank, and not all its heads. {COPY_OR_REPAIR}"
+                    )
             if layer.captured:
                 per_layer.setdefault(layer.index, []).append(layer)
     return {index: _merge_layer(parts) for index, parts in sorted(per_layer.items())}

@@ -73,7 +73,9 @@ def _compare(folder: Path, arguments: tuple[object, ...]) -> None:
         pl.col("num_values").sum(), pl.col("max_abs").max()
     )
     counts = {(row[0], row[1], row[2]): row[3:] for row in grouped.iter_rows()}
-    expected = dict(_counts(trace))
+    expected: dict[Any, Any] = {}
+    for head, found_by_numpy in _counts(trace):
+        expected.setdefault(head, found_by_numpy)  # of ranks that share a head the first one counts
     assert counts == expected, f"{counts} is not {expected}"
 
 

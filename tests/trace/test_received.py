@@ -131,6 +131,7 @@ def test_a_number_beyond_what_can_be_is_refused_with_its_file_and_field(
 
 DISAGREEMENTS = {
     "heads twice": (RANK, "layers.0.kv_heads", [2, 2], "layers.0: kv_heads has 2 twice"),
+    "heads shared in part": (RANK, "layers.0.kv_heads", [1, 3], "layer 0 shares KV head 1 with another rank"),
     "no heads": (RANK, "layers.0.kv_heads", [], "without a KV head"),
     "a layer twice": (RANK, "layers.1.index", 0, "layers has index 0 twice"),
     "too few scales": (RANK, "layers.0.k_scale", [], "k_scale has 0 values"),
