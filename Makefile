@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents same-as checkpoint-cases scale-matrix faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench bench-capture gpu-check sample clean
+.PHONY: setup demo picture test incidents same-as checkpoint-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench bench-capture gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -48,6 +48,9 @@ vllm-env: .venv-vllm/.stamp $(MODEL)/config.json  ## .venv-vllm with real vLLM f
 
 $(MODEL)/config.json: samples/make_model.py .venv-vllm/.stamp
 	$(VLLM_PYTHON) samples/make_model.py $(MODEL)
+
+fuzz: setup  ## files from strangers, their checksums made anew, before every command; SEED=… pins them, CASES=… FRESH=…
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES)) $(if $(FRESH),--fresh $(FRESH))
 
 faults: setup vllm-env  ## damaged traces, forged profiles, killed writers and workers, broken disks; a table of what was shown; SEED=… pins them
 	PYTHONPATH=tests $(BIN)/python -m faults $(if $(SEED),--seed $(SEED))

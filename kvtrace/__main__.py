@@ -1,5 +1,15 @@
-"""`python -m kvtrace`."""
+"""`python -m kvtrace`, and the `kvtrace` command: signals are minded before anything large is imported."""
 
-from kvtrace.cli import main
+from kvtrace.signals import end_on_signals
 
-main()
+
+def main() -> None:
+    """Run the command line."""
+    end_on_signals()
+    from kvtrace.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

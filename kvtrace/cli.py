@@ -1,13 +1,13 @@
 """The `kvtrace` command: a visible list of subcommands, and the one place that turns errors into exit codes.
 
 Exit codes: 0 gave what was asked, 1 a limit is breached, 2 unusable input or command line,
-3 not enough coverage to tell.
+3 not enough coverage to tell, 70 a fault of kvtrace itself, 130 or 143 ended by a signal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import signal
 import sys
 from typing import Annotated
 
@@ -23,8 +23,12 @@ from kvtrace.commands.replay import replay
 from kvtrace.commands.report import report
 from kvtrace.commands.scales import scales
 from kvtrace.errors import InputError, KVTraceError
+from kvtrace.plain_text import plain_line
+from kvtrace.signals import end_on_signals, exit_code_of_signal
 
 EXIT_UNUSABLE = 2
+EXIT_FAULT = 70
+"""EX_SOFTWARE of sysexits.h: never that of a breach, which Python's own 1 would be."""
 
 app = typer.Typer(
     name="kvtrace",
@@ -66,11 +70,6 @@ def kvtrace(
     """
 
 
-def _end(number: int, _: object) -> None:
-    """End as Ctrl-C does, so that nothing half-written stays behind."""
-    sys.exit(128 + number)
-
-
 def _refuse_unreadable(arguments: list[str]) -> None:
     for argument in arguments:
         try:
@@ -81,24 +80,37 @@ def _refuse_unreadable(arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the command line; an expected error becomes one line on stderr and exit code 2."""
+    """Run the command line; an error becomes one line on stderr and exit code 2, a fault of kvtrace 70."""
     debug = "--debug" in sys.argv[1:]
     # A command is short and frees what is large by reference count. The collector would but walk the million
     # objects that imports make, again and again and once more at the exit: a second replay of the sample
     # takes 3.8 s of CPU without it and 4.9 with it (user and system, medians of 6 in turn, two busy cores).
     gc.disable()
-    signal.signal(signal.SIGTERM, _end)
+    end_on_signals()
     try:
         _refuse_unreadable(sys.argv[1:])
         app()
     except KVTraceError as error:
         if debug:
             raise
-        typer.echo(f"kvtrace: {error}", err=True)
-        sys.exit(EXIT_UNUSABLE)
+        _end_with(str(error), EXIT_UNUSABLE)
+    except MemoryError:
+        if debug:
+            raise
+        _end_with("there is not enough memory for this; nothing was written", EXIT_UNUSABLE)
+    except Exception as error:
+        if debug:
+            raise
+        text = f"a fault of kvtrace, please report it ({type(error).__name__}: {error}); --debug shows where"
+        _end_with(text, EXIT_FAULT)
     finally:
         gc.freeze()
 
 
-if __name__ == "__main__":
-    main()
+def _end_with(text: str, code: int) -> None:
+    """Say one line, harmless to a terminal whatever names are in it, and end; a signal's code comes first."""
+    ended = exit_code_of_signal()
+    if ended is None:
+        with contextlib.suppress(OSError):  # stderr is closed: the exit code says it
+            typer.echo(f"kvtrace: {plain_line(text)}", err=True)
+    sys.exit(code if ended is None else ended)

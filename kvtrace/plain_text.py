@@ -17,8 +17,30 @@ def plain(text: str, limit: int = 60) -> str:
     >>> plain("x" * 100, limit=10)
     'xxxxxxxxx…'
     """
-    shown = "".join(
-        char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNSAFE_CATEGORIES else char
-        for char in text[: limit + 1]
-    )
+    shown = _escaped(text[: limit + 1])
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def plain_line(text: str) -> str:
+    r"""Return all of `text` as one line that a terminal shows as it is.
+
+    >>> plain_line("a\x1b[31mb\nc")
+    'a\\x1b[31mb\\nc'
+    """
+    return text if text.isprintable() else _escaped(text)
+
+
+def plain_lines(text: str) -> str:
+    r"""Return `text` of several lines, each as `plain_line` gives it.
+
+    >>> plain_lines("a\n\x9b31mb\n")
+    'a\n\\x9b31mb\n'
+    """
+    return "\n".join(map(plain_line, text.split("\n")))
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNSAFE_CATEGORIES else char
+        for char in text
+    )

@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "figures": set(),
     "extras": {"errors"},
     "sample_size": set(),
+    "signals": set(),
     "capture": {"byte_text", "errors", "files", "plain_text", "sample_size", "trace", "version"},
     "trace": {"byte_text", "errors", "files", "plain_text", "version"},
     "numerics": {"errors", "trace"},
@@ -46,11 +47,12 @@ MAY_IMPORT = {
     },
     "query": {"errors", "plain_text", "runs"},
     "stats": {"errors", "runs"},
-    "gate": {"errors", "not_visible", "plain_text", "sample_size", "query", "stats", "runs"},
+    "gate": {"errors", "files", "not_visible", "plain_text", "sample_size", "query", "stats", "runs"},
     "findings": {
         "figures",
         "not_visible",
         "errors",
+        "files",
         "plain_text",
         "trace",
         "numerics",
@@ -64,6 +66,7 @@ MAY_IMPORT = {
     "report": {
         "errors",
         "figures",
+        "files",
         "not_visible",
         "plain_text",
         "findings",
@@ -79,7 +82,7 @@ MAY_IMPORT = {
 import everything."""
 
 CAPTURE_MAY_IMPORT = {
-    "kvtrace.files.replaced",
+    *(f"kvtrace.files.{name}" for name in ("replaced", "key_file")),
     *(f"kvtrace.trace.{name}" for name in ("format", "chunks", "fingerprint", "lines", "capture_names")),
 }
 CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py"}

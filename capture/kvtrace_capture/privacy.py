@@ -10,42 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import secrets
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from kvtrace.files.key_file import load_or_make_key as load_or_make_key
 from kvtrace.trace.capture_names import MAX_CLIENT_ID_CHARS
 from kvtrace_capture.labels import clean_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
-
-_KEY_BYTES: Final = 32
-
-
-def load_or_make_key(path: Path) -> bytes:
-    """Return the key in `path`; a missing file is made with 32 random bytes, readable by its owner alone.
-
-    Processes that start together agree on one key: it is linked into place whole, and the first wins.
-    Raises ValueError: the file holds fewer than 16 bytes. Raises OSError: it cannot be read or made.
-    """
-    if not path.exists():
-        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
-        try:
-            path.hardlink_to(fresh)
-        except FileExistsError:
-            pass  # another process of this start was first
-        finally:
-            fresh.unlink()
-    key = path.read_bytes()
-    if len(key) < _KEY_BYTES // 2:
-        raise ValueError(f"{path}: the hash key has {len(key)} bytes, expected {_KEY_BYTES // 2} or more")
-    return key
 
 
 def key_id(key: bytes) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.errors import InputError
+from kvtrace.files.regular import read_regular
+from kvtrace.files.strict_json import parse_strict_json
 from kvtrace.trace.cache_layers import cache_layers, text_config
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def read_model_shape(model: Path) -> ModelShape:
     """
     path = model / "config.json" if model.is_dir() else model
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_strict_json(read_regular(path))
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read ({error.strerror}); expected a model's config.json"

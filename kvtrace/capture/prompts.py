@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.errors import InputError
+from kvtrace.files.regular import read_regular
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 KEYS: Final = ("prompt", "messages", "workload", "id", "max_tokens")
 _MOST_NAMED: Final = 10
+_MAX_BYTES: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     expected.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path, _MAX_BYTES)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     prompts, faults = [], []

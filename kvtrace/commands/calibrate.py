@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from kvtrace.commands.candidate_options import TRACES  # noqa: TC001 -- Typer reads the annotations
+from kvtrace.commands.options import say
 
 
 def calibrate(
@@ -94,9 +95,9 @@ def calibrate(
     write_calibration(output, calibration, checkpoint=checkpoint)
     if sglang_json is not None:
         written = write_sglang_file(output, calibration, num_ranks=sglang_json)
-    typer.echo(calibration_text(calibration), nl=False)
-    typer.echo(f"\nWritten to {output}")
+    told = [f"{calibration_text(calibration)}\nWritten to {output}"]
     if sglang_json is not None:
-        typer.echo(f"For SGLang: --quantization-param-path {written} --kv-cache-dtype fp8_e4m3")
+        told.append(f"For SGLang: --quantization-param-path {written} --kv-cache-dtype fp8_e4m3")
     if needs_cache_flag(open_source(output).config or {}):
-        typer.echo("Serve it with --kv-cache-dtype fp8: its configuration alone does not make vLLM do so.")
+        told.append("Serve it with --kv-cache-dtype fp8: its configuration alone does not make vLLM do so.")
+    say("\n".join(told) + "\n")

@@ -13,7 +13,7 @@ from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the
     POSITION_STRIDE,
     REQUEST_FRACTION,
 )
-from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON  # noqa: TC001
+from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, say
 
 
 def capture_flags(
@@ -79,7 +79,7 @@ def capture_flags(
     commands = capture_commands(
         options, model=model, base_url=base_url.rstrip("/"), workload=workload, request_id=request_id
     )
-    wants_json = as_json or output_format == "json"
-    typer.echo(
-        json.dumps(asdict(commands), indent=2) + "\n" if wants_json else commands_text(commands), nl=False
-    )
+    if as_json or output_format == "json":
+        say(json.dumps(asdict(commands), indent=2) + "\n", for_programs=True)
+    else:
+        say(commands_text(commands))

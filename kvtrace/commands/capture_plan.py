@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from kvtrace.commands.capture_options import REQUEST_FRACTION  # noqa: TC001 -- Typer reads the annotations
-from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON  # noqa: TC001
+from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, say
 
 
 def _size(name: str, what: str) -> typer.models.OptionInfo:
@@ -81,5 +81,7 @@ def capture_plan(
         tokens_per_request=tokens_per_request,
         request_fraction=request_fraction,
     )
-    wants_json = as_json or output_format == "json"
-    typer.echo(json.dumps(asdict(plan), indent=2) + "\n" if wants_json else plan_text(plan), nl=False)
+    if as_json or output_format == "json":
+        say(json.dumps(asdict(plan), indent=2) + "\n", for_programs=True)
+    else:
+        say(plan_text(plan))

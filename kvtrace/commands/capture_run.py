@@ -13,7 +13,8 @@ from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the
     POSITION_STRIDE,
     REQUEST_FRACTION,
 )
-from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
+from kvtrace.commands.options import FORCE, say
+from kvtrace.plain_text import plain_line
 
 EXIT_INTERRUPTED = 130
 
@@ -83,14 +84,14 @@ def capture_run(
     with show_progress("capture") as progress:
         captured = capture_offline(run, options, python, output, progress, overwrite=force)
     for fault in captured.faults:
-        typer.echo(f"kvtrace: {output}: {fault}", err=True)
+        typer.echo(plain_line(f"kvtrace: {output}: {fault}"), err=True)
     if captured.is_interrupted:
         left = f"{output} holds what was committed" if captured.has_trace else "nothing is left"
         typer.echo(
             f"kvtrace: interrupted after {captured.num_done} of {len(run.prompts)} requests; {left}", err=True
         )
         raise typer.Exit(EXIT_INTERRUPTED)
-    typer.echo(str(output))
+    say(f"{output}\n")
 
 
 def _engine_arguments(pairs: list[str]) -> dict[str, Any]:

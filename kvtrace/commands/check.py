@@ -36,8 +36,8 @@ def check(
     from kvtrace.runs.open import open_run
 
     outcome = check_run(open_run(run), load_policy(policy), candidate)
-    wants_json = as_json or output_format == "json"
-    deliver(
-        outcome.model_dump_json(indent=2) + "\n" if wants_json else check_text(outcome), output, force=force
-    )
+    if as_json or output_format == "json":
+        deliver(outcome.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)
+    else:
+        deliver(check_text(outcome), output, force=force)
     raise typer.Exit(outcome.verdict.exit_code)

@@ -47,7 +47,7 @@ def compare(
     found = compare_runs(
         [open_run(run) for run in runs], limits, allow_different=allow_different or (), baseline=baseline
     )
-    wants_json = as_json or output_format == "json"
-    deliver(
-        found.model_dump_json(indent=2) + "\n" if wants_json else comparison_text(found), output, force=force
-    )
+    if as_json or output_format == "json":
+        deliver(found.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)
+    else:
+        deliver(comparison_text(found), output, force=force)

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
+from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver, say
 from kvtrace.errors import InputError
 
 
 def inspect(
     trace: Annotated[Path, typer.Argument(help="A trace: NAME.kvtrace.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Reread and check every tensor.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Reread every tensor, and count again what is counted.")
+    ] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="Write what is provably good to a new trace, -o NEW.")
     ] = False,
@@ -39,9 +41,9 @@ def inspect(
     opened = open_trace(trace, may_lack_tokens=True)
     summary = summarize(opened, verify=verify)
     if verify:
-        verify_profiles(opened)
+        summary = summary.model_copy(update={"profiles": verify_profiles(opened)})
     text = summary.model_dump_json(indent=2) + "\n" if wants_json else summary_text(summary)
-    deliver(text, output, force=force)
+    deliver(text, output, force=force, for_programs=wants_json)
 
 
 def _repair(trace: Path, new: Path | None, *, verify: bool, force: bool, wants_json: bool) -> None:
@@ -53,6 +55,7 @@ def _repair(trace: Path, new: Path | None, *, verify: bool, force: bool, wants_j
     from kvtrace.trace.repair.text import repair_text
 
     found = repair_trace(trace, new)
-    typer.echo(
-        found.model_dump_json(indent=2) if wants_json else repair_text(found, trace, new), nl=wants_json
+    say(
+        f"{found.model_dump_json(indent=2)}\n" if wants_json else repair_text(found, trace, new),
+        for_programs=wants_json,
     )

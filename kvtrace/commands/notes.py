@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from kvtrace.plain_text import plain_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -28,7 +30,7 @@ def notes_on_stderr(level: int) -> Iterator[None]:
         logger.setLevel(before)
         logger.removeHandler(kept)
     for line in kept.lines:
-        typer.echo(line, err=True)
+        typer.echo(plain_line(line), err=True)
 
 
 class _Kept(logging.Handler):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
-from kvtrace.errors import InputError, OutputExistsError, QueryError
+from kvtrace.errors import InputError, QueryError
 
 if TYPE_CHECKING:
     from kvtrace.query import Result
@@ -20,6 +20,10 @@ def query(
     sql: Annotated[str | None, typer.Option("--sql", help="Your own SELECT.")] = None,
     param: Annotated[list[str] | None, typer.Option("--param", help="NAME=VALUE, repeatable.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Give at most this many rows.")] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.001, help="After so long, --sql is stopped.")
+    ] = 60.0,
+    memory: Annotated[str, typer.Option("--memory", help="The most that --sql may take.")] = "1GiB",
     output_format: Annotated[Literal["table", "csv", "json", "parquet"], typer.Option("--format")] = "table",
     as_json: JSON = False,
     output: OUTPUT = None,
@@ -40,17 +44,19 @@ def query(
         return
     if run is None or (name is None) == (sql is None):
         raise QueryError("expected a run and either a query's name or --sql; kvtrace query --list names them")
+    from kvtrace.capture.options import parse_bytes
     from kvtrace.query import connect_with_views, find_query, run_query, run_sql
     from kvtrace.runs.open import open_run
 
     parameters = _parameters(param or [])
     found = None if name is None else find_query(name)
     opened = open_run(run)
-    connection = connect_with_views(opened, large_on_all_cores=True)
+    own_memory = None if sql is None else parse_bytes(memory)
+    connection = connect_with_views(opened, large_on_all_cores=True, memory_bytes=own_memory)
     if found is not None:
         result = run_query(connection, found, parameters, limit=limit)
     else:
-        result = run_sql(connection, sql or "", parameters, limit=limit)
+        result = run_sql(connection, sql or "", parameters, limit=limit, seconds=seconds)
     _deliver(result, "json" if as_json else output_format, output, force=force)
 
 
@@ -75,14 +81,12 @@ def _parameters(pairs: list[str]) -> dict[str, str]:
 
 
 def _deliver(result: Result, result_format: str, output: Path | None, *, force: bool) -> None:
-    from kvtrace.query.output import as_csv, as_json, as_table, write_parquet
+    from kvtrace.query.output import as_csv, as_json, as_parquet, as_table
 
     if result_format == "parquet":
         if output is None:
             raise InputError("--format parquet: Parquet is binary; name a file with -o FILE")
-        if output.exists() and not force:
-            raise OutputExistsError(f"{output}: exists; give another name, or --force to overwrite it")
-        write_parquet(result, output)
+        deliver(as_parquet(result), output, force=force)
     elif result_format == "table":
         text, left_out = as_table(result, _terminal_width(output))
         deliver(text, output, force=force)
@@ -92,7 +96,7 @@ def _deliver(result: Result, result_format: str, output: Path | None, *, force: 
             )
     else:
         text = as_csv(result) if result_format == "csv" else as_json(result)
-        deliver(text, output, force=force)
+        deliver(text, output, force=force, for_programs=True)
     if result.truncated:
         typer.echo(f"the first {len(result.rows):,} rows; there are more", err=True)
 

@@ -11,7 +11,7 @@ import typer
 
 from kvtrace.commands.candidate_options import TRACES, ReplayOptions, request_for, with_replay_options
 from kvtrace.commands.notes import notes_on_stderr
-from kvtrace.commands.options import FORCE  # noqa: TC001 -- Typer reads the annotations
+from kvtrace.commands.options import FORCE, say
 from kvtrace.errors import InputError
 
 
@@ -64,4 +64,4 @@ def replay(
         )
         with show_progress("replay") as progress:
             replay_request(request, output, force=force, progress=progress)
-    typer.echo(output)
+    say(f"{output}\n")

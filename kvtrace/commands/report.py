@@ -14,8 +14,8 @@ import typer
 
 from kvtrace.commands.candidate_options import ReplayOptions, request_for, with_replay_options
 from kvtrace.commands.notes import notes_on_stderr
-from kvtrace.commands.options import FORCE, JSON, OUTPUT, deliver
-from kvtrace.errors import InputError, NotATraceError, OutputExistsError
+from kvtrace.commands.options import FORCE, JSON, OUTPUT, check_absent, deliver
+from kvtrace.errors import InputError, NotATraceError
 
 if TYPE_CHECKING:
     from kvtrace.evaluation import ReplayRequest
@@ -79,8 +79,7 @@ def report(
     from kvtrace.runs.open import open_run
 
     for path in (output, plots):
-        if path is not None and path.exists() and not force:
-            raise OutputExistsError(f"{path}: exists; give another name, or --force to overwrite it")
+        check_absent(path, force=force)
     fixed = {
         "--scales": options.scales,
         "--against": options.against,
@@ -104,7 +103,7 @@ def report(
             from kvtrace.report.plots import write_plots
 
             write_plots(built, opened, plots)
-    deliver(text, output, force=force)
+    deliver(text, output, force=force, for_programs=chosen != "text")
 
 
 def _rendered(built: Report, run: Run, chosen: str, section: str | None) -> str:

@@ -72,9 +72,9 @@ def scales(
         )
     except InvalidCandidateError as error:  # the command line asks for a setup that cannot be
         raise InputError(str(error)) from error
-    wants_json = as_json or output_format == "json"
-    deliver(
-        report.model_dump_json(indent=2) + "\n" if wants_json else scales_text(report), output, force=force
-    )
+    if as_json or output_format == "json":
+        deliver(report.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)
+    else:
+        deliver(scales_text(report), output, force=force)
     if report.has_errors:
         raise typer.Exit(EXIT_ERRORS)

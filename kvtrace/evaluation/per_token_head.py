@@ -15,8 +15,10 @@ import torch
 
 from kvtrace.evaluation.direct import as_tensor
 from kvtrace.evaluation.reading import read_blocks
+from kvtrace.files.regular import read_regular
 from kvtrace.files.replaced import replace_file
 from kvtrace.numerics.elementwise import online_round_trip
+from kvtrace.profile.own_seal import is_own, own_seal
 from kvtrace.profile.ready import require_tensors
 from kvtrace.trace.format import Record, seal, unseal
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
 _VALUES_AT_ONCE = 1 << 15
+_PURPOSE = "online sums"
 
 
 class TensorOnlineSums(Record):
@@ -51,6 +54,8 @@ class OnlineSums(Record):
     trace_sha256: str
     policy: str
     tensors: tuple[TensorOnlineSums, ...]
+    seal: str | None = None
+    """By the key of the user who summed: without it, the sums are made again."""
 
     def fill(self, sums: TensorSums, number: int) -> None:
         """Put the policy's sums in the place of candidate `number`. Nothing is out of range or clipped."""
@@ -72,8 +77,8 @@ def online_sums(
     """
     path = trace.path / PROFILE_DIRECTORY / f"online-{policy.name}.json"
     with contextlib.suppress(OSError, ValueError):
-        kept = unseal(path.read_bytes(), OnlineSums)
-        if kept.trace_sha256 == trace.digest:
+        kept = unseal(read_regular(path), OnlineSums)
+        if (kept.trace_sha256, kept.policy) == (trace.digest, policy.name) and is_own(kept, _PURPOSE):
             return kept, False
     require_tensors(trace, f"the first replay of {policy.name}")
     made = OnlineSums(
@@ -81,8 +86,10 @@ def online_sums(
         policy=policy.name,
         tensors=_replay(trace, cells, policy, device, progress),
     )
-    if path.parent.is_dir() and os.access(path.parent, os.W_OK):
-        replace_file(path, seal(made) + "\n")
+    made = made.model_copy(update={"seal": own_seal(made, _PURPOSE)})
+    if path.parent.is_dir() and not path.parent.is_symlink() and os.access(path.parent, os.W_OK):
+        with contextlib.suppress(OSError):  # a full disk: they are made again the next time
+            replace_file(path, seal(made) + "\n")
     return made, True
 
 

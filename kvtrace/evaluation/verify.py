@@ -83,6 +83,8 @@ class VectorCheck:
     def add(self, vectors: Vectors) -> None:
         """Compare some vectors. Raises ReplayMismatchError."""
         key = vectors.layer, vectors.tensor
+        if missing := set(vectors.kv_heads) - set(self._heads.get(key, ())):
+            raise ReplayMismatchError(f"layer {key[0]} {key[1]}: the profile lacks KV head {min(missing)}")
         columns = [self._heads[key].index(head) for head in vectors.kv_heads]
         place = np.ix_(vectors.row, np.array(columns))
         differs = self._left[key][place] != _as_one_number(vectors)

@@ -41,6 +41,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from kvtrace.errors import PolicyError
+from kvtrace.files.regular import read_regular
 from kvtrace.plain_text import plain
 
 VECTOR_LIMITS: Final = ("vectors_clipped_frac", "vectors_out_of_range_frac")
@@ -170,6 +171,9 @@ class PolicyFile:
     policy: Policy
 
 
+_MAX_BYTES: Final = 1_000_000
+
+
 def load_policy(path: Path | str) -> PolicyFile:
     """Return the policy at `path`.
 
@@ -177,11 +181,11 @@ def load_policy(path: Path | str) -> PolicyFile:
     """
     path = Path(path)
     try:
-        content = path.read_bytes()
+        content = read_regular(path, _MAX_BYTES)
         table = tomllib.loads(content.decode())
     except OSError as error:
         raise PolicyError(f"{path}: cannot be read: {error.strerror}; expected a policy in TOML") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise PolicyError(f"{path}: not TOML: {plain(str(error), 200)}") from error
     try:
         policy = Policy.model_validate(table)

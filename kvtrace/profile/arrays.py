@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import IntegrityError
+from kvtrace.files.regular import read_regular
 from kvtrace.files.replaced import replace_file
 from kvtrace.trace.chunks import (
     array_metadata,
@@ -14,6 +17,7 @@ from kvtrace.trace.chunks import (
     decode_chunk,
     encode_chunk,
     group_metadata,
+    most_bytes,
 )
 
 if TYPE_CHECKING:
@@ -33,15 +37,24 @@ def write_group(root: Path, path: str) -> None:
         (group / "zarr.json").write_text(json.dumps(group_metadata()))
 
 
-def write_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> int:
-    """Write all of an array as one chunk, and return the CRC32C that its file ends with."""
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """What identifies an array's file."""
+
+    crc: int
+    """CRC32C that it ends with."""
+    sha256: str
+
+
+def write_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> WrittenFile:
+    """Write all of an array as one chunk, and return what identifies its file."""
     file = chunk_path(root, spec, 0)
     file.parent.mkdir(parents=True)
     metadata = array_metadata(spec, len(values), max(1, len(values)))
     (root / spec.path / "zarr.json").write_text(json.dumps(metadata))
     content = encode_chunk(values)
     file.write_bytes(content)
-    return chunk_crc(content)
+    return WrittenFile(chunk_crc(content), hashlib.sha256(content).hexdigest())
 
 
 def replace_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> None:
@@ -50,18 +63,26 @@ def replace_array(root: Path, spec: ArraySpec, values: NDArray[Any]) -> None:
 
 
 def read_array(
-    root: Path, spec: ArraySpec, num_rows: int, crc: int | None = None, *, mend: str | None = None
+    root: Path,
+    spec: ArraySpec,
+    num_rows: int,
+    crc: int | None = None,
+    sha256: str | None = None,
+    *,
+    mend: str | None = None,
 ) -> NDArray[Any]:
-    """Return an array of `num_rows` rows. crc: what its file must end with, where that is known.
+    """Return an array of `num_rows` rows. crc, sha256: of its file, where they are known.
 
     mend: what to do about a damaged one; None: to have the profile made again.
     Raises IntegrityError: its file is missing, cut, differs from its checksum, or is another array's.
     """
     file = chunk_path(root, spec, 0)
     try:
-        content = file.read_bytes()
+        content = read_regular(file, most_bytes(spec, num_rows))
         if crc is not None and chunk_crc(content) != crc:
             raise ValueError("it does not end with the CRC32C that profile.json has for it")
+        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+            raise ValueError("its SHA-256 is not the one that profile.json has for it")
         return decode_chunk(content, spec, num_rows)
     except (OSError, ValueError) as error:
         raise IntegrityError(

@@ -83,7 +83,7 @@ def profile_tensors(
 ) -> Iterator[TensorProfile]:
     """Yield the profile of every layer, K and V, over a partition of all tokens, as they get ready.
 
-    Otherwise as `count_tensors`.
+    device: cpu, cuda or cuda:N; numpy: without compiled code. Otherwise as `count_tensors`.
     """
     yield from count_tensors(
         trace, cells.of_token, len(cells), device, memory_bytes=memory_bytes, progress=progress
@@ -202,7 +202,11 @@ def _count(
 ) -> tuple[PartialCounts, NDArray[np.uint16]]:
     found: tuple[Any, ...]
     # Each kernel is imported where it is used: a replay over a ready profile saves the time of both.
-    if device != "cpu":
+    if device == "numpy":
+        from kvtrace.profile import numpy_kernel
+
+        found = numpy_kernel.count_magnitudes(values, rows.row, rows.cell_start)
+    elif device != "cpu":
         from kvtrace.profile import gpu_kernel
 
         found = gpu_kernel.count_magnitudes(values, rows.row, rows.cell_start, device)

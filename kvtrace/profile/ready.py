@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtrace.errors import InputError
 from kvtrace.files.staging import staged
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES, profile_tensors
-from kvtrace.profile.store import fill_profile, find_profile, put_profile
+from kvtrace.profile.store import fill_profile, find_profile, is_foreign, put_profile
 from kvtrace.trace.chunks import chunk_path
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from kvtrace.profile.store import StoredProfile
     from kvtrace.trace.cells import Cells
@@ -72,25 +73,38 @@ def ready_profile(
     if found and found.is_over(cells):
         files = f"{found.num_reread:,} tensor files"
         reread = f"its profile was used; {files} had other times, were reread and are the same"
+        found = replace(found, cells=cells)
         yield ReadyProfile(found, found.num_reread > 0, reread if found.num_reread else None)
         return
     note = None
+    if is_foreign(trace, directory):
+        note = f"its {directory} was not made here with your key, so its tensors were counted again"
     require_tensors(trace, "a profile of them")
-    tensors = profile_tensors(trace, cells, device, memory_bytes=memory_bytes, progress=progress)
-    with ExitStack() as stack:
-        path = trace.path / directory
-        try:
-            if os.access(trace.path, os.W_OK):
-                partial = stack.enter_context(staged(path))
-            else:
-                note = (
-                    "cannot be written, so its counts are not kept: the next replay reads its tensors again"
-                )
-                partial = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvtrace-")))
+
+    def filled(place: AbstractContextManager[Path | str], stack: ExitStack) -> StoredProfile:
+        """Return the profile in a new directory; where it does not fit, nothing of it is left there."""
+        with ExitStack() as own:
+            partial = Path(own.enter_context(place))
+            tensors = profile_tensors(trace, cells, device, memory_bytes=memory_bytes, progress=progress)
             made = fill_profile(trace, cells, tensors, partial)
-        except OSError as error:
-            raise InputError(f"{trace.path}: cannot write its counts: {error.strerror or error}") from error
-        if partial.parent == trace.path:
+            stack.enter_context(own.pop_all())
+        return made
+
+    with ExitStack() as stack:
+        path, made = trace.path / directory, None
+        if os.access(trace.path, os.W_OK):
+            with suppress(OSError):  # a full disk
+                made = filled(staged(path), stack)
+        if made is None:
+            note = "cannot be written, so its counts are not kept: the next replay reads its tensors again"
+            try:
+                made = filled(tempfile.TemporaryDirectory(prefix="kvtrace-"), stack)
+            except OSError as error:
+                why = error.strerror or error
+                raise InputError(f"{trace.path}: cannot write its counts: {why}") from error
+        if made.record.seal is None:
+            note = "its counts are not sealed, as no key can be made: the next replay reads its tensors again"
+        if made.path.parent == trace.path:
             try:
                 made = put_profile(made, trace, cells, path)
             except OSError as error:

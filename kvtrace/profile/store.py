@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
 
 from kvtrace.errors import IntegrityError
+from kvtrace.files.regular import read_regular
 from kvtrace.files.staging import locked, put, staged
 from kvtrace.profile.arrays import read_array, write_array, write_group
 from kvtrace.profile.chunk_list import chunk_stats, read_chunk_list, reread_changed, write_chunk_list
 from kvtrace.profile.counts import TensorProfile
+from kvtrace.profile.own_seal import is_own, own_seal
 from kvtrace.profile.validate import problem_of_arrays, problem_of_record
+from kvtrace.trace.cells import find_cells, find_group_cells
 from kvtrace.trace.chunks import chunk_path
 from kvtrace.trace.format import seal, unseal
 from kvtrace.trace.profile_format import (
@@ -35,6 +40,9 @@ if TYPE_CHECKING:
     from kvtrace.trace.cells import Cells
     from kvtrace.trace.reader import Trace
 
+ProfileCheck = Literal["made here", "made elsewhere"]
+"""Whose seal a profile carries whose counts are those of the tensors."""
+_PURPOSE: Final = "profile"
 _READ_AHEAD: Final = 4
 _KEEP_BYTES: Final = 64 << 20
 _COPY_AGAIN: Final = (
@@ -52,6 +60,8 @@ class StoredProfile:
     """Chunks that were reread to tell that they are those it was made of, their times being others."""
     stands_alone: bool = False
     """Whether the trace has no tensors any more, so that it could not be made again."""
+    cells: Cells | None = None
+    """What it is over, where the counts of each cell are held against its vectors as they are read."""
     _kept: list[TensorProfile] = field(default_factory=list, repr=False, compare=False)
     """All tensors, once read, where they are small: a replay goes over them five times."""
 
@@ -79,16 +89,17 @@ class StoredProfile:
     def check_record(self, trace: Trace) -> None:
         """Raise IntegrityError where no profile of the trace can have this record."""
         if why := problem_of_record(self.record, trace):
-            raise IntegrityError(f"{self.path / PROFILE_FILE}: is invalid ({why}). {self._mend}")
+            raise IntegrityError(f"{self.path / PROFILE_FILE}: is invalid ({why}). {self.mend}")
 
     def all_read(self) -> Iterator[TensorProfile]:
         """Yield the same and keep nothing."""
         records = sorted(self.record.tensors, key=lambda tensor: (tensor.layer, tensor.tensor))
         with ThreadPoolExecutor(2, thread_name_prefix="kvtrace-read") as pool:
             for first in range(0, len(records), _READ_AHEAD):
-                yield from pool.map(self._read, records[first : first + _READ_AHEAD])
+                yield from pool.map(self.read, records[first : first + _READ_AHEAD])
 
-    def _read(self, record: TensorRecord) -> TensorProfile:
+    def read(self, record: TensorRecord) -> TensorProfile:
+        """Return one layer's K or V. Raises IntegrityError as `tensors` does."""
         lengths = {
             "code": record.num_entries,
             "count": record.num_entries,
@@ -97,23 +108,28 @@ class StoredProfile:
         }
         specs = tensor_specs(record)
         crcs = record.crcs or (None,) * len(specs)
+        digests = record.sha256 or (None,) * len(specs)
         arrays = {
-            name: read_array(self.path, spec, lengths[name], crc, mend=self._mend)
-            for (name, spec), crc in zip(specs.items(), crcs, strict=True)
+            name: read_array(self.path, spec, lengths[name], crc, sha256, mend=self.mend)
+            for (name, spec), crc, sha256 in zip(specs.items(), crcs, digests, strict=True)
         }
         tensor = TensorProfile(record, **arrays)
-        if problem := problem_of_arrays(tensor):
+        if problem := problem_of_arrays(tensor, None if self.cells is None else self.cells.of_token):
             name, why = problem
-            raise IntegrityError(f"{chunk_path(self.path, specs[name], 0)}: is invalid ({why}). {self._mend}")
+            raise IntegrityError(f"{chunk_path(self.path, specs[name], 0)}: is invalid ({why}). {self.mend}")
         return tensor
 
     @property
-    def _mend(self) -> str:
+    def mend(self) -> str:
+        """Return what to do about a damaged one."""
         return _COPY_AGAIN if self.stands_alone else f"Delete {self.path}: the profile is made again"
 
 
 def find_profile(trace: Trace, directory: str = PROFILE_DIRECTORY) -> StoredProfile | None:
-    """Return the trace's profile; None where there is none, or it was made of another state of the trace.
+    """Return the trace's profile; None: there is none, it is of another state of the trace, or not made here.
+
+    A profile without the user's own seal is believed where the trace has no tensors to count: it is then all
+    there is, as tensors would be.
 
     The tensors are not reread: every chunk's presence, size and modification time is compared with those
     at profiling, and only a chunk that differs, as in a copied trace, is read and checked, once. A trace
@@ -122,38 +138,69 @@ def find_profile(trace: Trace, directory: str = PROFILE_DIRECTORY) -> StoredProf
     can have this record.
     """
     path = trace.path / directory
-    record = _believed_record(trace, path)
+    record = _record_of(trace, path)
     if record is None:
         return None
     refs = trace.block_refs()
     now = chunk_stats(refs)
     profile = StoredProfile(path, record, stands_alone=bool((now[0] < 0).all()))
+    if not profile.stands_alone and not is_own(record, _PURPOSE):
+        return None
     profile.check_record(trace)
     if profile.stands_alone:
         return profile
     return replace(profile, num_reread=reread_changed(trace, path, refs, now))
 
 
-def verify_profiles(trace: Trace) -> None:
-    """Reread every array of every profile that a replay of the trace would use.
+def is_foreign(trace: Trace, directory: str) -> bool:
+    """Return whether the trace has a profile of its state that does not carry the user's own seal."""
+    record = _record_of(trace, trace.path / directory)
+    return record is not None and not is_own(record, _PURPOSE)
 
-    A profile.json that is damaged is no fault: without it a replay makes the profile again.
-    Raises IntegrityError naming the file.
+
+def verify_profiles(trace: Trace) -> dict[str, ProfileCheck]:
+    """Recount the trace's profiles from its tensors, with numpy alone, and return what each one is.
+
+    A profile.json that is damaged, or of another state or other cells, is no fault: without it a replay makes
+    the profile again.
+    Raises IntegrityError: an array is damaged, or differs from the tensors; the text names its file.
     """
-    for directory in (PROFILE_DIRECTORY, GROUPS_DIRECTORY):
+    found: dict[str, ProfileCheck] = {}
+    for directory, find in ((PROFILE_DIRECTORY, find_cells), (GROUPS_DIRECTORY, find_group_cells)):
         path = trace.path / directory
-        if record := _believed_record(trace, path):
-            profile = StoredProfile(path, record)
+        if record := _record_of(trace, path):
+            cells = find(trace)
+            profile = StoredProfile(path, record, cells=cells)
             profile.check_record(trace)
             read_chunk_list(path, record.num_chunks)
-            for _ in profile.all_read():
-                pass
+            if profile.is_over(cells):
+                _recount(trace, profile, cells)
+                found[directory] = "made here" if is_own(record, _PURPOSE) else "made elsewhere"
+    return found
 
 
-def _believed_record(trace: Trace, path: Path) -> ProfileRecord | None:
+def _recount(trace: Trace, profile: StoredProfile, cells: Cells) -> None:
+    from kvtrace.profile.build import profile_tensors
+
+    records = {(one.layer, one.tensor): one for one in profile.record.tensors}
+    for counted in profile_tensors(trace, cells, "numpy"):
+        record = records[counted.record.layer, counted.record.tensor]
+        stored = profile.read(record)
+        for name, spec in tensor_specs(record).items():
+            if not np.array_equal(getattr(stored, name), getattr(counted, name)):
+                file = chunk_path(profile.path, spec, 0)
+                raise IntegrityError(
+                    f"{file}: is invalid (it differs from the tensors, counted again). {profile.mend}"
+                )
+
+
+def _record_of(trace: Trace, path: Path) -> ProfileRecord | None:
     """Return the record of a profile of this state of the trace; None where there is no such one."""
     try:
-        record = unseal((path / PROFILE_FILE).read_bytes(), ProfileRecord)
+        # A link could have what is kept with a profile written elsewhere.
+        if path.is_symlink():
+            return None
+        record = unseal(read_regular(path / PROFILE_FILE), ProfileRecord)
     except (OSError, ValueError):
         return None
     if record.schema_version.split(".")[0] != PROFILE_SCHEMA_VERSION.split(".")[0]:
@@ -186,8 +233,9 @@ def fill_profile(
         cells=tuple(_cell_records(cells)),
         tensors=records,
     )
+    record = record.model_copy(update={"seal": own_seal(record, _PURPOSE)})
     (directory / PROFILE_FILE).write_text(seal(record, indent=1) + "\n", encoding="utf-8")
-    return StoredProfile(directory, record)
+    return StoredProfile(directory, record, cells=cells)
 
 
 def put_profile(made: StoredProfile, trace: Trace, cells: Cells, path: Path) -> StoredProfile:
@@ -201,14 +249,16 @@ def put_profile(made: StoredProfile, trace: Trace, cells: Cells, path: Path) -> 
             if other is not None and other.is_over(cells):
                 return other
         put(made.path, path)
-    return StoredProfile(path, made.record)
+    return StoredProfile(path, made.record, cells=cells)
 
 
 def _write_tensor(root: Path, tensor: TensorProfile) -> TensorRecord:
     specs = tensor_specs(tensor.record)
     write_group(root, specs["code"].path.rpartition("/")[0])
-    crcs = tuple(write_array(root, spec, getattr(tensor, name)) for name, spec in specs.items())
-    return tensor.record.model_copy(update={"crcs": crcs})
+    files = [write_array(root, spec, getattr(tensor, name)) for name, spec in specs.items()]
+    return tensor.record.model_copy(
+        update={"crcs": tuple(f.crc for f in files), "sha256": tuple(f.sha256 for f in files)}
+    )
 
 
 def _cell_records(cells: Cells) -> Iterator[CellRecord]:

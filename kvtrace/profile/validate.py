@@ -2,12 +2,14 @@
 
 Compiled kernels index without bounds checks, and a checksum says that a file is whole, not that its sender
 meant well. What passes here leads no kernel out of its arrays. Whether its counts are the right ones is
-another question, which takes the tensors.
+another question, which takes the tensors, or the seal of who counted them (`own_seal`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from kvtrace.numerics.captured import MAX_FINITE_CODE
 from kvtrace.trace.profile_format import HAS_NONFINITE, NO_FINITE_VALUE
@@ -15,7 +17,6 @@ from kvtrace.trace.profile_format import HAS_NONFINITE, NO_FINITE_VALUE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from kvtrace.profile.counts import TensorProfile
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kvtrace.trace.reader import MergedLayer, Trace
 
 _NUM_CODES: Final = 1 << 15
-_NUM_CRCS: Final = 4
+_NUM_FILES: Final = 4
 
 
 def problem_of_record(record: ProfileRecord, trace: Trace) -> str | None:
@@ -36,12 +37,15 @@ def problem_of_record(record: ProfileRecord, trace: Trace) -> str | None:
     return next(_problems_of_record(record, trace), None)
 
 
-def problem_of_arrays(tensor: TensorProfile) -> tuple[str, str] | None:
+def problem_of_arrays(
+    tensor: TensorProfile, cell_of_token: NDArray[np.int32] | None = None
+) -> tuple[str, str] | None:
     """Return an array that no profile can have, by name, and why; None where all are possible.
 
     The arrays have the dtypes and lengths that the record says, and the record has no problem.
+    cell_of_token: [num_tokens]; with it, each cell must have as many values as its vectors.
     """
-    return next(_problems_of_arrays(tensor), None)
+    return next(_problems_of_arrays(tensor, cell_of_token), None)
 
 
 def _problems_of_record(record: ProfileRecord, trace: Trace) -> Iterator[str]:
@@ -104,11 +108,14 @@ def _problems_of_tensor(
     most = len(layer.kv_heads) * min(num_cells * _NUM_CODES, num_tokens * head_dim)
     if not 0 <= record.num_entries <= most:
         yield f"has {record.num_entries:,} entries, expected 0 to {most:,}"
-    if record.crcs is not None and len(record.crcs) != _NUM_CRCS:
-        yield f"has {len(record.crcs)} checksums, expected {_NUM_CRCS}"
+    for checksums in (record.crcs, record.sha256):
+        if checksums is not None and len(checksums) != _NUM_FILES:
+            yield f"has {len(checksums)} checksums, expected {_NUM_FILES}"
 
 
-def _problems_of_arrays(tensor: TensorProfile) -> Iterator[tuple[str, str]]:
+def _problems_of_arrays(
+    tensor: TensorProfile, cell_of_token: NDArray[np.int32] | None
+) -> Iterator[tuple[str, str]]:
     """Yield problems; each is looked for in arrays that have none of those before."""
     start, num_entries = tensor.start, len(tensor.code)
     if start[0] != 0:
@@ -129,6 +136,29 @@ def _problems_of_arrays(tensor: TensorProfile) -> Iterator[tuple[str, str]]:
         token, head = divmod(at, tensor.absmax.shape[1])
         found = f"0x{tensor.absmax[token, head]:04x}"
         yield "absmax", f"token {token:,} has {found}, expected a finite code or a mark of none"
+    if cell_of_token is not None:
+        yield from _problems_of_sums(tensor, cell_of_token)
+
+
+def _problems_of_sums(tensor: TensorProfile, cell_of_token: NDArray[np.int32]) -> Iterator[tuple[str, str]]:
+    num_values = np.diff(np.append(0, np.cumsum(tensor.count, dtype=np.int64))[tensor.start])
+    present, num_cells = tensor.is_present, tensor.num_cells
+    columns = present.T[:1] if present.all() else present.T  # one for all heads, or each its own
+    num_vectors = [np.bincount(cell_of_token[column], minlength=num_cells) for column in columns]
+    expected = np.resize(np.stack(num_vectors), (len(tensor.record.kv_heads), num_cells)).reshape(-1)
+    expected = expected * tensor.record.head_dim
+    if (at := _first(num_values != expected)) is not None:
+        place = f"KV head {tensor.record.kv_heads[at // num_cells]}, cell {at % num_cells}"
+        vectors = f"{expected[at]:,}, head_dim for each of its vectors"
+        yield "count", f"{place} counts {num_values[at]:,} values, expected {vectors}"
+    finite = MAX_FINITE_CODE[tensor.record.dtype]
+    largest = tensor.absmax_code.max(axis=0, initial=-1)
+    for axis, head in enumerate(tensor.record.kv_heads):
+        codes = tensor.code[tensor.start[axis * num_cells] : tensor.start[(axis + 1) * num_cells]]
+        counted = int(codes.max(where=codes <= finite, initial=0)) if (codes <= finite).any() else -1
+        if counted != largest[axis]:
+            found = f"{largest[axis]:,} as the largest finite code of KV head {head}"
+            yield "absmax", f"it has {found}, its counts have {counted:,}"
 
 
 def _does_not_ascend(code: NDArray[np.uint16], start: NDArray[np.int64]) -> NDArray[np.bool_]:

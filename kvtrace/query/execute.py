@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import duckdb
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from kvtrace.runs.open import Run
 
 _Fetched = TypeVar("_Fetched")
+DEFAULT_SECONDS: Final = 60.0
+"""For a user's own SQL."""
+_MOST_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,14 @@ class Result:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
-def connect_with_views(run: Run, *, large_on_all_cores: bool = False) -> duckdb.DuckDBPyConnection:
+def connect_with_views(
+    run: Run, *, large_on_all_cores: bool = False, memory_bytes: int | None = None
+) -> duckdb.DuckDBPyConnection:
     """Return a locked, read-only connection to the run that has the views and measures of `queries/`.
 
-    large_on_all_cores: see `kvtrace.runs.open.connect`.
+    large_on_all_cores, memory_bytes: see `kvtrace.runs.open.connect`.
     """
-    connection = connect(run, large_on_all_cores=large_on_all_cores)
+    connection = connect(run, large_on_all_cores=large_on_all_cores, memory_bytes=memory_bytes)
     connection.execute(definitions_sql())
     return connection
 
@@ -82,16 +88,24 @@ def run_sql(
     parameters: Mapping[str, str] | None = None,
     *,
     limit: int | None = None,
+    seconds: float = DEFAULT_SECONDS,
 ) -> Result:
     """Return the rows of a user's SELECT.
 
     Raises QueryError: it is not one SELECT, uses a function that could read or change anything but the run,
-    or is wrong.
+    is wrong, needs more than `seconds` or the connection's memory, or gives more than a million rows unless
+    `limit` asks for fewer.
     """
     parameters = parameters or {}
     refuse_unless_select(connection, sql)
     _check_known(parameters, variables_asked(sql), "the SQL")
-    return _run(connection, sql, parameters, limit)
+    try:
+        result = _run(connection, sql, parameters, min(limit or _MOST_ROWS, _MOST_ROWS), seconds)
+    except TimeoutError as error:
+        raise QueryError(f"the SQL was stopped after {seconds:g} s; --seconds gives it more") from error
+    if result.truncated and (limit or _MOST_ROWS + 1) > _MOST_ROWS:
+        raise QueryError(f"the SQL gives more than {_MOST_ROWS:,} rows; --limit, or LIMIT in it, takes fewer")
+    return result
 
 
 def _check_known(given: Mapping[str, str], known: set[str], where: str) -> None:
@@ -106,13 +120,14 @@ def _run(
     sql: str,
     parameters: Mapping[str, str],
     limit: int | None,
+    seconds: float | None = None,
 ) -> Result:
     def fetch() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         cursor = connection.execute(sql)
         columns = tuple(str(entry[0]) for entry in cursor.description or ())
         return columns, cursor.fetchall() if limit is None else cursor.fetchmany(limit + 1)
 
-    columns, rows = _executed(connection, sql, parameters, fetch)
+    columns, rows = _executed(connection, sql, parameters, fetch, seconds)
     if limit is not None and len(rows) > limit:
         return Result(columns, rows[:limit], truncated=True)
     return Result(columns, rows)
@@ -123,14 +138,37 @@ def _executed(
     sql: str,
     parameters: Mapping[str, str],
     fetch: Callable[[], _Fetched],
+    seconds: float | None = None,
 ) -> _Fetched:
     try:
         # A NULL variable is an absent one: a parameter of the last query must not reach this one.
         for name in sorted(variables_asked(sql)):
             connection.execute(f'SET VARIABLE "{name}" = ?', [parameters.get(name)])
-        return fetch()
+        return _interruptible(connection, fetch, seconds)
+    except duckdb.OutOfMemoryException as error:
+        raise QueryError(
+            f"the SQL needs too much memory; --memory gives more ({_first_line(error)})"
+        ) from error
     except duckdb.Error as error:
         raise QueryError(_first_line(error)) from error
+
+
+def _interruptible(
+    connection: duckdb.DuckDBPyConnection, fetch: Callable[[], _Fetched], seconds: float | None
+) -> _Fetched:
+    """Return what `fetch` does; a signal ends it at once. Raises TimeoutError: it takes more than `seconds`.
+
+    In a thread of its own: DuckDB looks for signals between its tasks alone, which may be as long as a query.
+    """
+    with ThreadPoolExecutor(1, "kvtrace-query") as pool:
+        fetched = pool.submit(fetch)
+        try:
+            return fetched.result(seconds)
+        except BaseException:
+            while not fetched.done():  # once may be before the query begins
+                connection.interrupt()
+                wait((fetched,), 0.05)
+            raise
 
 
 def _first_line(error: duckdb.Error) -> str:

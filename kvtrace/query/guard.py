@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SELECT_NODES: Final = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "CTE_NODE", "RECURSIVE_CTE_NODE"})
+_MAX_CHARS: Final = 20_000
+"""Planning takes no limit of time, and grows with the square of this."""
 _TABLE_FUNCTIONS: Final = frozenset({"unnest", "range", "generate_series"})
 
 
@@ -39,6 +41,8 @@ def refuse_unless_select(connection: duckdb.DuckDBPyConnection, sql: str) -> Non
 
 
 def _parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
+    if len(sql) > _MAX_CHARS:
+        raise QueryError(f"the SQL has {len(sql):,} characters, expected at most {_MAX_CHARS:,}")
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
@@ -46,7 +50,10 @@ def _parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
     if len(statements) != 1:
         raise QueryError(f"the SQL has {len(statements)} statements; expected one SELECT")
     found = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
-    tree = json.loads(found[0]) if found else {"error": True}
+    try:
+        tree = json.loads(found[0]) if found else {"error": True}
+    except RecursionError as error:
+        raise QueryError("the SQL nests too deeply") from error
     if tree.get("error"):
         raise QueryError("the SQL is refused: only a SELECT is run, and nothing that changes anything")
     return tree

@@ -13,7 +13,6 @@ from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from kvtrace.query.execute import Result
 
@@ -58,14 +57,17 @@ def as_json(result: Result) -> str:
     return json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_parquet(result: Result, file: Path) -> None:
-    """Write the result as a Parquet file; an existing one is replaced."""
+def as_parquet(result: Result) -> bytes:
+    """Return the result as the content of a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     columns = list(zip(*result.rows, strict=True)) or [() for _ in result.columns]
     table = pa.Table.from_arrays([pa.array(column) for column in columns], names=list(result.columns))
+    file = pa.BufferOutputStream()
     pq.write_table(table, file)
+    content: bytes = file.getvalue().to_pybytes()
+    return content
 
 
 def _csv_value(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kvtrace.errors import InputError
+from kvtrace.files.replaced import replace_file
 from kvtrace.report.charts.absmax_bands import absmax_bands
 from kvtrace.report.charts.before_after import before_after
 from kvtrace.report.charts.by_position import by_position
@@ -44,8 +45,8 @@ def write_plots(report: Report, run: Run, directory: Path) -> list[Path]:
         directory.mkdir(parents=True, exist_ok=True)
         for name, spec in _plots(report, data):
             svg, png = directory / f"{name}.svg", directory / f"{name}.png"
-            svg.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
-            png.write_bytes(vl_convert.vegalite_to_png(spec, scale=_PIXELS_PER_POINT))
+            replace_file(svg, vl_convert.vegalite_to_svg(spec))
+            replace_file(png, vl_convert.vegalite_to_png(spec, scale=_PIXELS_PER_POINT))
             written += [svg, png]
     except OSError as error:
         raise InputError(f"{directory}: cannot be written: {error.strerror}") from error

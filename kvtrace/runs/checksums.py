@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 
 from kvtrace.errors import IntegrityError
+from kvtrace.files.regular import open_regular
 from kvtrace.runs.schema import TABLES
 
 if TYPE_CHECKING:
@@ -28,11 +30,16 @@ def check_table(directory: Path, table: Table, expected: str | None) -> None:
     expected: the checksum recorded; None: none was, so only the file's presence is checked.
     """
     file = directory / table.file_name
-    if not file.is_file():
+    if not os.path.lexists(file):
         raise IntegrityError(f"{file}: missing; every run has it. Run kvtrace replay again")
+    try:
+        found = _crc32c(file)
+    except OSError as error:
+        raise IntegrityError(
+            f"{file}: cannot be read ({error.strerror}). Run kvtrace replay again"
+        ) from error
     if expected is None:
         return
-    found = _crc32c(file)
     if found != expected:
         raise IntegrityError(
             f"{file}: damaged: its CRC32C is {found}, expected {expected}. Run kvtrace replay again"
@@ -41,7 +48,7 @@ def check_table(directory: Path, table: Table, expected: str | None) -> None:
 
 def _crc32c(file: Path) -> str:
     checksum = 0
-    with file.open("rb") as content:
+    with open_regular(file) as content:
         while block := content.read(_READ_BYTES):
             checksum = google_crc32c.extend(checksum, block)
     return f"{checksum:08x}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from kvtrace.errors import InputError
+from kvtrace.files.regular import read_regular
 from kvtrace.files.strict_json import parse_strict_json
 from kvtrace.trace.format import Record
 
@@ -144,12 +145,9 @@ def _refuse_contradictions(path: Path, prefix: str, measured: dict[str, Any], gi
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES + 1)
+        text = read_regular(path, _MAX_BYTES)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; expected a manifest in JSON") from error
-    if len(text) > _MAX_BYTES:
-        raise InputError(f"{path}: larger than {_MAX_BYTES:,} bytes, too large for a manifest")
     try:
         content = parse_strict_json(text)
     except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 
 from kvtrace.errors import IntegrityError, NotATraceError, SchemaVersionError
+from kvtrace.files.regular import read_regular
 from kvtrace.runs.checksums import check_table
 from kvtrace.runs.record import RunRecord
 from kvtrace.runs.schema import RUN_FILE, TABLES
@@ -30,6 +32,8 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 _LARGE_BYTES: Final = 32_000_000
 """A million cells or so, which one thread groups in half a second."""
+_LOOKED_AT: Final = 1024
+"""Rows of a table of which some must have a value: a replay leaves no number out."""
 _SQL_TYPES: Final = {
     "string": "VARCHAR",
     "int32": "INTEGER",
@@ -66,7 +70,7 @@ def open_run(path: Path | str) -> Run:
     """
     path = Path(path)
     record_file = path / RUN_FILE
-    if not record_file.is_file():
+    if not os.path.lexists(record_file):
         raise NotATraceError(_not_a_run(path))
     record = _read_record(record_file)
     run = Run(path, record)
@@ -75,17 +79,23 @@ def open_run(path: Path | str) -> Run:
     return run
 
 
-def connect(run: Run, *, large_on_all_cores: bool = False) -> duckdb.DuckDBPyConnection:
+def connect(
+    run: Run, *, large_on_all_cores: bool = False, memory_bytes: int | None = None
+) -> duckdb.DuckDBPyConnection:
     """Return a connection with one view per file, named like the file (`FROM 'cells.parquet'`).
 
     The same SQL gives the same rows to the last bit each time, by one thread; connections work side by side.
     large_on_all_cores: give that up in a run whose tables have more than 32 MB, for the speed of one query.
+    memory_bytes: the most that it may take; None: DuckDB's own limit.
     In a run of an earlier minor version, a table that it does not have is empty and a column is NULL; one
     that had another type there is made one of today's. It can read the run's files and reach no other file,
     no network and no extension; its settings are locked.
-    Raises IntegrityError: a Parquet file is damaged or lacks a column.
+    Raises IntegrityError: a Parquet file is damaged, lacks a column or has one of another type, has no row or
+    no value where every run has some.
     """
     connection = duckdb.connect(":memory:", config=_SETTINGS)
+    if memory_bytes is not None:
+        connection.execute(f"SET memory_limit = '{memory_bytes}B'")
     for table in TABLES:
         _create_view(connection, run, table)
     paths = [str((run.path / table.file_name).resolve()) for table in TABLES]
@@ -126,7 +136,12 @@ def _not_a_run(path: Path) -> str:
 
 
 def _read_record(file: Path) -> RunRecord:
-    content = file.read_bytes()
+    try:
+        content = read_regular(file)
+    except OSError as error:
+        raise IntegrityError(
+            f"{file}: cannot be read ({error.strerror}). Run kvtrace replay again"
+        ) from error
     _check_version(file, content)
     try:
         return unseal(content, RunRecord)
@@ -164,12 +179,32 @@ def _create_view(connection: duckdb.DuckDBPyConnection, run: Run, table: Table) 
     origin = f"FROM {source}" if run.holds(table) else "WHERE false"
     try:
         connection.execute(f'CREATE VIEW "{table.file_name}" AS SELECT {names} {origin}')
+        if run.holds(table) and (why := _problem(connection, run, table, source)):
+            raise IntegrityError(
+                f"{file}: not the {table.name} table of a run: {why}. Run kvtrace replay again"
+            )
     except duckdb.BinderException as error:
         reason = str(error).splitlines()[0]
         raise IntegrityError(f"{file}: not the {table.name} table of a run: {reason}") from error
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
         raise IntegrityError(f"{file}: damaged: {reason}. Run kvtrace replay again") from error
+
+
+def _problem(connection: duckdb.DuckDBPyConnection, run: Run, table: Table, source: str) -> str | None:
+    """Return why a file cannot be the table that a replay wrote, by its types and its first rows."""
+    types = {row[0]: row[1] for row in connection.execute(f'DESCRIBE "{table.file_name}"').fetchall()}
+    for column in table.columns:
+        if types[column.name] != (expected := _SQL_TYPES[column.type_name]):
+            return f"column {column.name} is {types[column.name]}, expected {expected}"
+    always = [c.name for c in table.columns if run.holds(c) and c.is_number and not c.may_lack_values]
+    counts = ", ".join(f'count("{name}")' for name in always)
+    asked = f"SELECT count(*), {counts} FROM (FROM {source} LIMIT {_LOOKED_AT})"  # noqa: S608 -- our own names
+    num_rows, *num_values = connection.execute(asked).fetchall()[0]
+    if not num_rows:
+        return "it has no row" if table.has_rows else None
+    absent = [name for name, count in zip(always, num_values, strict=True) if not count]
+    return f"column {absent[0]} has no value" if absent else None
 
 
 def _value(run: Run, table: Table, column: Column) -> str:

@@ -10,6 +10,7 @@ from kvtrace.runs.manifest import ServingManifest
 from kvtrace.runs.table import RUN_SCHEMA_VERSION
 from kvtrace.trace.cache_dtypes import CacheKind, common_kind
 from kvtrace.trace.format import EngineRecord, ModelRecord, Record
+from kvtrace.trace.sealed import Seconds  # noqa: TC001 -- pydantic reads the annotations
 
 
 class SourceRecord(Record):
@@ -22,7 +23,7 @@ class SourceRecord(Record):
     trace_id: str
     trace_sha256: str
     """`Trace.digest`: over the commit digests of all ranks and the records."""
-    created_at: float
+    created_at: Seconds
     """Unix seconds, when the engine started."""
     model: ModelRecord
     engine: EngineRecord
@@ -52,7 +53,7 @@ class RunRecord(Record):
 
     schema_version: str = RUN_SCHEMA_VERSION
     kvtrace_version: str
-    created_at: float
+    created_at: Seconds
     """Unix seconds."""
     device: str
     """Where the round trip ran, such as cpu or cuda:0."""

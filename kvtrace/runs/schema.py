@@ -44,6 +44,7 @@ SAMPLING: Final = Table(
         ),
         Column("request_fraction", "float64", "share of requests that are sampled, 0 to 1"),
     ),
+    has_rows=True,
 )
 
 LAYERS: Final = Table(
@@ -70,7 +71,7 @@ REQUESTS: Final = Table(
         Column("request", "int32", "the request's number in its trace"),
         Column("workload", "string", "the client's label, or unlabelled"),
         Column("client_id", "string", "keyed hash of the client's id; NULL where none was given"),
-        Column("prompt_hash", "string", "keyed hash of the prompt's tokens"),
+        Column("prompt_hash", "string", "keyed hash of the prompt's tokens; NULL where there is none"),
         Column("sampled", "bool_", "whether the sampling rules chose it"),
         _SAMPLING_ID,
         Column("prompt_tokens", "int32", "tokens"),
@@ -87,6 +88,7 @@ REQUESTS: Final = Table(
             "rows sampled and lost (budget, full queue, faults, a killed engine), over all ranks",
         ),
     ),
+    has_rows=True,
 )
 
 ROWS: Final = Table(
@@ -101,6 +103,7 @@ ROWS: Final = Table(
         Column("phase", "string", "prefill or decode (position ≥ prompt_tokens)"),
         _SAMPLING_ID,
     ),
+    has_rows=True,
 )
 
 CANDIDATES: Final = Table(
@@ -117,7 +120,9 @@ CANDIDATES: Final = Table(
         ),
         Column("status", "string", "valid or invalid"),
         Column("reason", "string", "why it is invalid; NULL where valid"),
-        Column("reason_id", "string", "which reason that is, such as per-head-refused", since=2),
+        Column(
+            "reason_id", "string", "which reason that is, such as per-head-refused; NULL where valid", since=2
+        ),
         Column(
             "hypothetical",
             "bool_",
@@ -146,6 +151,7 @@ CANDIDATES: Final = Table(
             since=2,
         ),
     ),
+    has_rows=True,
 )
 
 SCALES: Final = Table(
@@ -171,8 +177,14 @@ SCALES: Final = Table(
             "largest magnitude of its calibration, by the artifact's manifest; NULL without one",
             since=1,
         ),
-        Column("max_in_range_code", "int32", "largest 15-bit magnitude code still in range"),
-        Column("max_unclipped_code", "int32", "largest 15-bit magnitude code that is not clipped"),
+        Column(
+            "max_in_range_code", "int32", "largest 15-bit magnitude code still in range; NULL without a scale"
+        ),
+        Column(
+            "max_unclipped_code",
+            "int32",
+            "largest 15-bit magnitude code that is not clipped; NULL without a scale",
+        ),
         Column("origin", "string", "file and key it was read from, effective, unit, or skipped"),
     ),
 )
@@ -198,7 +210,7 @@ CELLS: Final = Table(
             "values beyond the point where rounding leaves MAX (464 for e4m3fn)",
         ),
         *_SUMS,
-        Column("max_abs", "float64", "largest finite |x|"),
+        Column("max_abs", "float64", "largest finite |x|; NULL where there is none"),
     ),
 )
 
@@ -252,7 +264,7 @@ VECTORS: Final = Table(
         Column(
             "absmax_code",
             "int32",
-            "largest finite magnitude as its 15-bit code (bits without the sign)",
+            "largest finite magnitude as its 15-bit code (bits without the sign); NULL where there is none",
         ),
         Column("has_nonfinite", "bool_", "whether the vector holds NaN or inf"),
     ),

@@ -30,6 +30,16 @@ class Column:
     """SQL that makes a value of that type from one of an earlier version."""
 
     @property
+    def is_number(self) -> bool:
+        """Return whether it holds numbers or truth values."""
+        return self.type_name not in ("string", "list_int32")
+
+    @property
+    def may_lack_values(self) -> bool:
+        """Return whether all its values may be NULL, as its meaning says."""
+        return "NULL" in self.meaning
+
+    @property
     def type(self) -> Any:
         """Return the Arrow type. Imports pyarrow, which reading a run does without."""
         import pyarrow as pa
@@ -46,6 +56,8 @@ class Table:
     columns: tuple[Column, ...]
     since: int = 0
     """Minor schema version that brought it; without rows in a run of an earlier one."""
+    has_rows: bool = False
+    """Whether every run has a row of it."""
 
     @property
     def file_name(self) -> str:

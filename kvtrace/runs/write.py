@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.files.regular import read_regular
 from kvtrace.files.staging import put, staged
+from kvtrace.files.strict_json import parse_strict_json
 from kvtrace.plain_text import plain
 from kvtrace.runs.checksums import table_checksums
 from kvtrace.runs.schema import RUN_FILE, TABLES
@@ -154,8 +155,8 @@ def _not_of_a_run(out: Path) -> Path | None:
     if not found:
         return None
     try:
-        content = json.loads((out / RUN_FILE).read_bytes())
-    except (OSError, ValueError):
+        content = parse_strict_json(read_regular(out / RUN_FILE))
+    except (OSError, ValueError, RecursionError):
         return out
     if not isinstance(content, dict) or not {"kvtrace_version", "sources"} <= content.keys():
         return out

@@ -7,11 +7,13 @@ Source of the layout and of the 100 MB limit: the safetensors format's own descr
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from kvtrace.errors import ArtifactError
+from kvtrace.files.regular import open_regular
 from kvtrace.plain_text import plain
 from kvtrace.scales.strict_json import parse_json
 
@@ -48,8 +50,8 @@ def read_header(path: Path) -> dict[str, TensorRef]:
     Raises ArtifactError: the file is cut, its header is no header, or a tensor lies outside the file.
     """
     try:
-        file_bytes = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            file_bytes = os.fstat(file.fileno()).st_size
             prefix = file.read(8)
             if len(prefix) < 8:
                 raise ArtifactError(f"{path}: is {len(prefix)} bytes long, a safetensors file has at least 8")
@@ -82,7 +84,7 @@ def read_values(ref: TensorRef) -> tuple[float, ...]:
             f"{', '.join(FLOAT_DTYPES)} with at most {MAX_SCALE_VALUES:,}"
         )
     try:
-        with ref.path.open("rb") as file:
+        with open_regular(ref.path) as file:
             file.seek(ref.start)
             raw = file.read(ref.end - ref.start)
     except OSError as error:

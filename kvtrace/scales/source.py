@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -99,7 +100,7 @@ def open_source(path: Path) -> ArtifactSource:
             if document
             else _open_directory(path, _safetensors_of(path))
         )
-    if not path.is_file():
+    if not path.exists():
         raise ArtifactError(f"{path}: no such file or directory; expected a checkpoint or a file of scales")
     if path.name.endswith(INDEX_SUFFIX):
         return _open_directory(path.parent, _files_of_index(path), path=path)
@@ -184,7 +185,7 @@ def _files_of_index(index: Path) -> list[Path]:
 
 
 def _read_optional(path: Path) -> dict[str, Any] | None:
-    return _read_object(path) if path.is_file() else None
+    return _read_object(path) if os.path.lexists(path) else None
 
 
 def _read_object(path: Path) -> dict[str, Any]:

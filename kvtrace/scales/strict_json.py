@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.errors import ArtifactError
+from kvtrace.files.regular import read_regular
 from kvtrace.files.strict_json import parse_strict_json
 
 if TYPE_CHECKING:
@@ -20,14 +21,9 @@ def read_json(path: Path) -> Any:
     Raises ArtifactError: it cannot be read, is too large, or is not JSON.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_JSON_BYTES + 1)
+        text = read_regular(path, MAX_JSON_BYTES)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
-    if len(text) > MAX_JSON_BYTES:
-        raise ArtifactError(
-            f"{path}: is larger than {MAX_JSON_BYTES:,} bytes, too large for a JSON file of scales"
-        )
     return parse_json(text, path, what="file")
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kvtrace.errors import InputError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 NUM_REQUEST_GROUPS: Final = 16
 """A power of two. Few enough for groups of some requests each, enough for an interval (`stats.jackknife`)."""
+MAX_CELLS: Final = 1 << 14
+"""Bounds the memory of a replay: sums are held for every cell, KV head and candidate of a layer."""
 _GOLDEN: Final = 2_654_435_769
 """2^32 divided by the golden ratio: Knuth's multiplicative hash (The Art of Computer Programming 3, 6.4)."""
 
@@ -42,7 +46,7 @@ def find_cells(trace: Trace) -> Cells:
     """Return the cells workload × phase × position octave × sampling_id, and which token lies in which."""
     tokens = trace.tokens
     workloads, workload = _workloads(trace)
-    unique, of_token = _numbered(workload, tokens.phase, tokens.octave, tokens.sampling_id)
+    unique, of_token = _numbered(trace, workload, tokens.phase, tokens.octave, tokens.sampling_id)
     return Cells(
         workload=tuple(workloads[code] for code in unique[:, 0].tolist()),
         phase=unique[:, 1].astype(np.int8),
@@ -57,7 +61,7 @@ def find_group_cells(trace: Trace) -> Cells:
     tokens = trace.tokens
     workloads, workload = _workloads(trace)
     group = request_group(tokens.request)
-    unique, of_token = _numbered(workload, tokens.phase, tokens.sampling_id, group)
+    unique, of_token = _numbered(trace, workload, tokens.phase, tokens.sampling_id, group)
     return Cells(
         workload=tuple(workloads[code] for code in unique[:, 0].tolist()),
         phase=unique[:, 1].astype(np.int8),
@@ -92,7 +96,12 @@ def _workloads(trace: Trace) -> tuple[list[str], NDArray[np.int64]]:
     return workloads, codes[request_index]
 
 
-def _numbered(*columns: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _numbered(trace: Trace, *columns: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return the distinct combinations, sorted, [combination, column], and each token's place among them."""
     unique, of_token = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    if len(unique) > MAX_CELLS:
+        raise InputError(
+            f"{trace.path}: has {len(unique):,} cells (workload × phase × octave × sampling_id), more than "
+            f"{MAX_CELLS:,}: its requests have too many workloads or sampling rules to count each by itself"
+        )
     return unique.astype(np.int64), of_token.reshape(-1).astype(np.int32)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.errors import IntegrityError
-from kvtrace.trace.chunks import CRC_BYTES, chunk_crc, chunk_path, decode_chunk
+from kvtrace.files.regular import open_regular, read_regular
+from kvtrace.trace.chunks import CRC_BYTES, chunk_crc, chunk_path, decode_chunk, most_bytes
 from kvtrace.trace.format import COMMIT_FILE, ArraySpec, ChunkCommit, CommitRecord, RankRecord, array_specs
 from kvtrace.trace.requests import COPY_OR_REPAIR
 
@@ -79,7 +80,7 @@ def read_chunk_file(
     """
     path = chunk_path(store, spec, chunk)
     try:
-        content = path.read_bytes()
+        content = read_regular(path, most_bytes(spec, rows_per_chunk))
         values = decode_chunk(content, spec, rows_per_chunk, out)
     except FileNotFoundError as error:
         raise IntegrityError(f"{path}: is missing, though commit.json covers it. {COPY_OR_REPAIR}") from error
@@ -95,7 +96,7 @@ def read_chunk_file(
 def last_crc(path: Path) -> int:
     """Return the CRC32C that a chunk file ends with. Raises IntegrityError: it is missing or too short."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(-CRC_BYTES, 2)
             return chunk_crc(file.read(CRC_BYTES))
     except FileNotFoundError as error:

@@ -57,6 +57,7 @@ def decode_chunk(
         raise ValueError(f"it unpacks to {unpacked_bytes:,} bytes, expected {expected_bytes:,}")
     if packed_bytes != len(body):
         raise ValueError(f"its header says {packed_bytes:,} bytes, it has {len(body):,}")
+    assert out is None or out.nbytes == expected_bytes, "a buffer of another size"
     values = np.empty((num_rows, *spec.row_shape), dtype=dtype) if out is None else out
     if unpacked_bytes:  # blosc packs an empty array and refuses to unpack it
         try:
@@ -64,6 +65,12 @@ def decode_chunk(
         except RuntimeError as error:  # blosc's, for whatever it cannot unpack
             raise ValueError(str(error)) from error
     return values.astype(spec.dtype, copy=False)
+
+
+def most_bytes(spec: ArraySpec, num_rows: int) -> int:
+    """Return the size that a file of one chunk can have: what cannot be packed is stored as it is."""
+    packed = num_rows * math.prod(spec.row_shape) * np.dtype(spec.dtype).itemsize
+    return packed + _BLOSC_HEADER_BYTES + CRC_BYTES
 
 
 def chunk_crc(content: bytes) -> int:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.files.regular import open_regular, read_regular
+from kvtrace.files.strict_json import parse_strict_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,12 +76,14 @@ def weights_digest(folder: Path) -> str | None:
         for name in sorted(tensors):
             path, entry, data_start = tensors[name]
             start, end = (int(offset) for offset in entry["data_offsets"])
+            if not 0 <= start <= end:
+                return None
             digest.update(json.dumps([name, entry["dtype"], entry["shape"]]).encode())
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 for at in (start, max(end - _EDGE_BYTES, start)):
                     file.seek(data_start + at)
                     digest.update(file.read(min(_EDGE_BYTES, end - at)))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return f"{WEIGHTS_ALGORITHM}:{digest.hexdigest()}"
 
@@ -89,7 +95,7 @@ def tokenizer_digest(folder: Path) -> str | None:
         for name in _TOKENIZER_FILES:
             path = folder / name
             if path.is_file():
-                content = path.read_bytes()
+                content = read_regular(path, _MAX_HEADER_BYTES)
                 digest.update(f"{name}\0{len(content)}\0".encode() + content)
                 num_files += 1
     except OSError:
@@ -102,10 +108,12 @@ def chat_template_digest(folder: Path) -> str | None:
     try:
         file = folder / "chat_template.jinja"
         if file.is_file():
-            template: Any = file.read_text(encoding="utf-8")
+            template: Any = read_regular(file).decode()
         else:
-            template = json.loads((folder / "tokenizer_config.json").read_bytes())["chat_template"]
-    except (OSError, ValueError, KeyError, TypeError):
+            template = parse_strict_json(read_regular(folder / "tokenizer_config.json"), constants=True)[
+                "chat_template"
+            ]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     text = template if isinstance(template, str) else json.dumps(template, sort_keys=True)
     return f"{CHAT_TEMPLATE_ALGORITHM}:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -135,18 +143,20 @@ def _weight_files(folder: Path) -> list[Path]:
     """Return the files that the index lists, or all: a folder may hold a second copy beside them."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        listed = json.loads(index.read_bytes())["weight_map"].values()
+        listed = parse_strict_json(read_regular(index))["weight_map"].values()
         return [folder / name for name in sorted(set(listed))]
     single = folder / "model.safetensors"
     return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
         if length > _MAX_HEADER_BYTES:
             raise ValueError(f"{path}: a header of {length:,} bytes")
-        header = json.loads(file.read(length))
+        if 8 + length > os.fstat(file.fileno()).st_size:
+            raise ValueError(f"{path}: is cut")
+        header = parse_strict_json(file.read(length))
     if not isinstance(header, dict):
         raise ValueError(f"{path}: the header is no JSON object")
     return header, 8 + length

@@ -25,11 +25,13 @@ google-crc32c are imported here: this module is loaded inside the serving engine
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+import math
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 
 from kvtrace.trace.capture_names import TRACE_FILE as TRACE_FILE
+from kvtrace.trace.sealed import Count, Hex, Large, Name, Number, Seconds, Size, between, is_read, repeated
 from kvtrace.trace.sealed import Record as Record
 from kvtrace.trace.sealed import RecordT as RecordT
 from kvtrace.trace.sealed import seal as seal
@@ -49,7 +51,14 @@ COMMIT_FILE: Final = "commit.json"
 DROPPED_FILE: Final = "dropped.jsonl"
 ROW_COLUMNS: Final = ("request", "position", "step", "sampling_id")
 
+MAX_CHUNK_BYTES: Final = 256 << 20
+"""Of one array's chunk, unpacked: twice what capture gives to the chunks of all arrays."""
+MAX_ROWS: Final = 1 << 24
+"""Of one rank: at 100 KB a row that is 1.6 TB of K and V."""
+
 StoredDtype = Literal["bfloat16", "float16", "float32"]
+Ranks = Annotated[int, between(1, 1 << 12)]
+Span = tuple[Count, Count]
 
 
 def rank_directory(rank: int) -> str:
@@ -60,7 +69,7 @@ def rank_directory(rank: int) -> str:
 class ModelRecord(Record):
     """The model as the engine loaded it. Digests are `algorithm:hex`; None where it could not be read."""
 
-    name: str
+    name: Name
     revision: str | None = None
     tokenizer_revision: str | None = None
     weights_digest: str | None = None
@@ -68,35 +77,35 @@ class ModelRecord(Record):
     tokenizer_digest: str | None = None
     chat_template_digest: str | None = None
     dtype: StoredDtype
-    num_layers: int
-    num_attention_heads: int
-    num_kv_heads: int
+    num_layers: Size
+    num_attention_heads: Size
+    num_kv_heads: Size
     """KV heads of the whole model, before tensor parallelism."""
-    head_dim: int
-    max_model_len: int
+    head_dim: Size
+    max_model_len: Count
     hf_config: dict[str, Any] = Field(default_factory=dict)
 
 
 class EngineRecord(Record):
     """The engine that ran, and the settings that shape what it wrote."""
 
-    name: str
-    version: str
+    name: Name
+    version: Name
     torch_version: str
     kvtrace_version: str
     platform: str | None = None
     """cuda, rocm, cpu, xpu, tpu, hpu, or another by the engine's name. Since 1.2; `kvtrace.trace.platforms`
     tells it of older traces."""
-    device: str
+    device: Name
     """The product's name, such as "NVIDIA H100 80GB HBM3"; the device type where a platform has no names."""
     compute_capability: str | None = None
     """Such as "9.0"; None where the platform has none. Since 1.2."""
     kv_cache_dtype: str
     """As the engine resolved it: `auto` (the model's dtype), `fp8_e4m3`, …"""
-    block_size: int
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    data_parallel_rank: int = 0
+    block_size: Count
+    tensor_parallel_size: Ranks = 1
+    pipeline_parallel_size: Ranks = 1
+    data_parallel_rank: Count = 0
     settings: dict[str, Any] = Field(default_factory=dict)
     """Scheduler, cache, compilation and decoding settings, by the engine's own names."""
 
@@ -115,8 +124,8 @@ class TraceRecord(Record):
     """`trace.json`: one start of one engine replica."""
 
     schema_version: str = SCHEMA_VERSION
-    trace_id: str
-    created_at: float
+    trace_id: Name
+    created_at: Seconds
     """Unix seconds."""
     model: ModelRecord
     engine: EngineRecord
@@ -131,21 +140,21 @@ class TraceRecord(Record):
 class LayerRecord(Record):
     """One attention layer on one rank: its shape, its backend and the scales in effect."""
 
-    index: int
-    name: str
+    index: Annotated[int, between(0, 9999)]
+    name: Name
     captured: bool = True
     """False where the sampling rules leave the layer out: it then has no arrays."""
-    kv_heads: tuple[int, ...]
+    kv_heads: tuple[Size, ...]
     """Global ids of this rank's KV heads, in the order of the array's kv_head axis."""
-    head_dim_k: int
-    head_dim_v: int
+    head_dim_k: Size
+    head_dim_v: Size
     dtype: StoredDtype
     """Of K and V as they reach the cache write, before quantization."""
-    backend: str
+    backend: Name
     implementation: str
-    kv_cache_dtype: str
+    kv_cache_dtype: Name
     """Effective for this layer; `auto` means the model's dtype. `kvtrace.trace.cache_dtypes` judges it."""
-    block_size: int
+    block_size: Count
     sliding_window: int | None = None
     k_scale: tuple[float, ...]
     """Effective dequantization multiplier: one for the layer, or one per head of `kv_heads`."""
@@ -153,29 +162,58 @@ class LayerRecord(Record):
     q_scale: tuple[float, ...] = (1.0,)
     details: dict[str, Any] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _agrees_with_itself(self, info: ValidationInfo) -> Self:
+        if not is_read(info):
+            return self
+        if (head := repeated(self.kv_heads)) is not None:
+            raise ValueError(f"kv_heads has {head} twice")
+        if self.captured and not (self.kv_heads and self.head_dim_k and self.head_dim_v):
+            raise ValueError("is captured without a KV head or a value of K or V")
+        for name in ("k_scale", "v_scale"):
+            if len(getattr(self, name)) not in (1, len(self.kv_heads)):
+                found, heads = len(getattr(self, name)), len(self.kv_heads)
+                raise ValueError(f"{name} has {found} values, expected 1 or one for each of {heads} KV heads")
+        return self
+
 
 class RankRecord(Record):
     """`rank.json`: what one writer stores."""
 
     schema_version: str = SCHEMA_VERSION
-    trace_id: str
-    rank: int
-    tp_rank: int = 0
-    pp_rank: int = 0
-    rows_per_chunk: int
+    trace_id: Name
+    rank: Size
+    tp_rank: Size = 0
+    pp_rank: Size = 0
+    rows_per_chunk: Annotated[int, between(1, 1 << 20)]
     line_commits: bool = False
     """True: dropped.jsonl has a commit."""
     layers: tuple[LayerRecord, ...]
+
+    @model_validator(mode="after")
+    def _has_each_layer_once_in_chunks_that_fit(self, info: ValidationInfo) -> Self:
+        if not is_read(info):
+            return self
+        if (index := repeated([layer.index for layer in self.layers])) is not None:
+            raise ValueError(f"layers has index {index} twice")
+        for spec in array_specs(self):
+            num_bytes = 4 * self.rows_per_chunk * math.prod(spec.row_shape)
+            if num_bytes > MAX_CHUNK_BYTES:
+                raise ValueError(
+                    f"rows_per_chunk and the shape of {spec.path} make {num_bytes:,} bytes a chunk, expected "
+                    f"at most {MAX_CHUNK_BYTES:,}"
+                )
+        return self
 
 
 class ChunkCommit(Record):
     """One committed chunk of every array of a rank."""
 
-    num_rows: int
+    num_rows: Count
     """Rows in use; the rest of a sealed partial chunk has request == UNUSED_ROW."""
-    digest: str
+    digest: Hex
     """SHA-256 (hex) over the previous digest and the CRC32C of this chunk's files, in `array_specs` order."""
-    crcs: str | None = None
+    crcs: Hex | None = None
     """Those CRC32Cs, 8 hex digits each: every file can be told from any other. Since 1.1."""
     lost: tuple[str, ...] = ()
     """Arrays whose file of this chunk was damaged and left out by a repair: these values are absent."""
@@ -185,15 +223,15 @@ class CommitRecord(Record):
     """`commit.json`: how far the rank's arrays can be trusted."""
 
     schema_version: str = SCHEMA_VERSION
-    trace_id: str
-    rank: int | None = None
+    trace_id: Name
+    rank: Size | None = None
     """Since 1.1."""
     chunks: tuple[ChunkCommit, ...] = ()
     closed: bool = False
     """True after an orderly shutdown; a trace without it may have lost its last rows."""
     failure: str | None = None
     """Why the writer stopped storing, where the disk still took it."""
-    cost: dict[str, float] = Field(default_factory=dict)
+    cost: dict[str, Number] = Field(default_factory=dict)
     """What the capture took: hook_s on the engine's thread, copy_s of it for copying rows out, write_s on the
     writer's thread, in seconds; raw_bytes, stored_bytes."""
 
@@ -201,52 +239,52 @@ class CommitRecord(Record):
 class RequestRecord(Record):
     """One request as the scheduler saw it. The last line for a `request` wins."""
 
-    request: int
-    workload: str = UNLABELLED
-    client_id: str | None = None
+    request: Count
+    workload: Name = UNLABELLED
+    client_id: Name | None = None
     """HMAC of the id that the client gave (`kvtrace_id`)."""
-    prompt_hash: str | None = None
+    prompt_hash: Name | None = None
     """HMAC of the prompt's token ids."""
     sampled: bool
-    sampling_id: int
-    offset: int = 0
+    sampling_id: Count
+    offset: Count = 0
     """Sampled positions are those with position % stride == offset."""
-    prompt_tokens: int
-    output_tokens: int = 0
-    computed_tokens: int = 0
+    prompt_tokens: Count
+    output_tokens: Count = 0
+    computed_tokens: Count = 0
     """Positions [0, computed_tokens) have been through the model, or were found in the prefix cache."""
-    missing: tuple[tuple[int, int], ...] = ()
+    missing: tuple[Span, ...] = ()
     """Half-open position ranges that were not captured: never computed here (prefix-cache hits), or computed
     while capture was switched off."""
-    switched_off: tuple[tuple[int, int], ...] = ()
+    switched_off: tuple[Span, ...] = ()
     """Those of `missing` that were computed while capture was switched off; none where it was not sampled."""
-    preemptions: int = 0
-    status: str
+    preemptions: Count = 0
+    status: Name
     """`running`, `stop`, `length`, `abort`, …: the engine's own finish reason."""
-    arrived_at: float
+    arrived_at: Seconds
     """Unix seconds."""
 
 
 class SamplingRecord(Record):
     """One set of sampling rules, in force from `started_at` until the next record's."""
 
-    sampling_id: int
-    started_at: float
-    layers: tuple[int, ...] | None = None
+    sampling_id: Count
+    started_at: Seconds
+    layers: tuple[Size, ...] | None = None
     """None: all."""
-    workloads: tuple[str, ...] | None = None
-    position_stride: int = 16
-    request_fraction: float = 1.0
+    workloads: tuple[Name, ...] | None = None
+    position_stride: Annotated[int, between(1, 2**31 - 1)] = 16
+    request_fraction: Annotated[float, between(0, 1)] = 1.0
     """0: capture was switched off, and requests that arrived then are not recorded."""
-    byte_budget: int | None = None
+    byte_budget: Large | None = None
     """Bytes of raw K and V per rank while these rules are in force; None: no limit."""
 
 
 class DroppedRecord(Record):
     """Rows of one request that a rank sampled and did not store."""
 
-    request: int
-    num_rows: int
+    request: Count
+    num_rows: Large
     reason: Literal["budget", "queue_full", "write_failed", "hook_failed", "damaged"]
     """damaged: stored, and left out by a repair."""
 

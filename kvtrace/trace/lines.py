@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.trace.sealed import Record
+from kvtrace.trace.sealed import Count, Hex, Large, Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class LinesCommit(Record):
     """`NAME.commit.json`, replaced atomically."""
 
-    num_bytes: int
-    num_lines: int
-    content_crc32c: str
+    num_bytes: Large
+    num_lines: Count
+    content_crc32c: Hex
     """CRC32C of the first `num_bytes` bytes, 8 hex digits."""
-    num_lost: int = 0
+    num_lost: Count = 0
     """Lines that could not be written."""
 
 

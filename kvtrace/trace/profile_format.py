@@ -22,9 +22,10 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from kvtrace.trace.format import ArraySpec, Record, StoredDtype
+from kvtrace.trace.format import ArraySpec, StoredDtype
+from kvtrace.trace.sealed import Hex, Record
 
-PROFILE_SCHEMA_VERSION: Final = "1.1"
+PROFILE_SCHEMA_VERSION: Final = "1.2"
 PROFILE_DIRECTORY: Final = "profile"
 GROUPS_DIRECTORY: Final = "profile-groups"
 PROFILE_FILE: Final = "profile.json"
@@ -58,6 +59,8 @@ class TensorRecord(Record):
     num_entries: int
     crcs: tuple[int, ...] | None = None
     """CRC32C that the files of `tensor_specs` end with, in that order. Since 1.1."""
+    sha256: tuple[Hex, ...] | None = None
+    """Of the same files: what `ProfileRecord.seal` vouches for. Since 1.2."""
 
 
 class ProfileRecord(Record):
@@ -73,6 +76,9 @@ class ProfileRecord(Record):
     num_chunks: int
     cells: tuple[CellRecord, ...]
     tensors: tuple[TensorRecord, ...]
+    seal: Hex | None = None
+    """By the key of the user who counted (`kvtrace.profile.own_seal`). Since 1.2; without it, or with another
+    one, the tensors are counted again."""
 
 
 def chunk_specs() -> tuple[ArraySpec, ...]:

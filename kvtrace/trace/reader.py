@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from kvtrace.errors import EmptyTraceError, IntegrityError, NotATraceError, SchemaVersionError
+from kvtrace.files.regular import read_regular
+from kvtrace.files.strict_json import parse_strict_json
+from kvtrace.plain_text import plain
 from kvtrace.trace.cache_dtypes import CacheKind, cache_kind, common_kind
 from kvtrace.trace.cache_layers import CacheLayers, traced_layers
 from kvtrace.trace.format import (
@@ -24,11 +27,13 @@ from kvtrace.trace.format import (
     RequestRecord,
     SamplingRecord,
     TraceRecord,
+    rank_directory,
 )
 from kvtrace.trace.platforms import platform_of
 from kvtrace.trace.repair.record import REPAIR_FILE, RepairRecord
 from kvtrace.trace.requests import (
     COPY_OR_REPAIR,
+    LINES_BYTES,
     read_covered,
     read_lines_commit,
     read_requests,
@@ -44,6 +49,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.trace.format import ArraySpec, CommitRecord, StoredDtype
+
+
+_MOST_NAMED: Final = 8
+_ALIKE: Final = ("name", "captured", "head_dim_k", "head_dim_v", "dtype", "backend", "kv_cache_dtype")
+"""What all ranks say alike of a layer: a reader takes the first one's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +233,7 @@ def read_trace_record(path: Path) -> TraceRecord:
     file = path / TRACE_FILE
     if not path.exists():
         raise NotATraceError(f"{path}: no such file or directory; expected a trace (NAME.kvtrace)")
-    if not file.is_file():
+    if not os.path.lexists(file):
         raise NotATraceError(
             f"{path}: is not a trace: expected a directory with {TRACE_FILE}, as capture writes it "
             "(NAME.kvtrace)"
@@ -238,36 +248,62 @@ def check_schema_version(file: Path, supported: str) -> None:
     A file that is no JSON passes: the reader of its content says what is wrong with it.
     """
     try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        content = parse_strict_json(read_regular(file))
+    except (OSError, ValueError, RecursionError):
         return
     if not isinstance(content, dict) or "schema_version" not in content:
         raise NotATraceError(f"{file}: is no record of kvtrace: expected a JSON object with a schema_version")
     found = str(content["schema_version"])
     if found.split(".")[0] != supported.split(".")[0]:
         raise SchemaVersionError(
-            f"{file}: has schema version {found}, this kvtrace reads {supported.split('.')[0]}.x. "
+            f"{file}: has schema version {plain(found)}, this kvtrace reads {supported.split('.')[0]}.x. "
             "Install the kvtrace that wrote it, or a newer one"
         )
 
 
 def _rank_directories(path: Path, record: TraceRecord, repair: RepairRecord | None) -> list[Path]:
-    found = {int(p.name[5:-5]): p for p in path.glob("rank-*.zarr") if p.name[5:-5].isdecimal()}
+    # By the one name of each: `rank-00.zarr` is nobody's.
+    found = {
+        int(p.name[5:-5]): p
+        for p in path.glob("rank-*.zarr")
+        if p.name[5:-5].isdecimal() and p.name == rank_directory(int(p.name[5:-5]))
+    }
     expected = range(record.engine.tensor_parallel_size * record.engine.pipeline_parallel_size)
     lost = repair.lost_ranks if repair else ()
     missing = [f"rank-{rank}.zarr" for rank in expected if rank not in found and rank not in lost]
     if missing:
         raise IntegrityError(
-            f"{path}: {', '.join(missing)} missing; the engine ran on {len(expected)} ranks. "
+            f"{path}: {_listed(missing)} missing; the engine ran on {len(expected)} ranks. "
             "Copy the stores of all ranks, which may lie on other hosts, into one directory"
         )
     return [found[rank] for rank in sorted(found)]
 
 
+def _listed(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + rest
+
+
 def _merge_layers(ranks: tuple[RankStore, ...]) -> dict[int, MergedLayer]:
     per_layer: dict[int, list[LayerRecord]] = {}
+    seen: dict[int, tuple[RankStore, LayerRecord]] = {}
+    groups: dict[tuple[int, int], tuple[int, ...]] = {}
     for store in ranks:
         for layer in store.rank.layers:
+            first = seen.setdefault(layer.index, (store, layer))
+            if differing := [name for name in _ALIKE if getattr(layer, name) != getattr(first[1], name)]:
+                raise IntegrityError(
+                    f"{store.path / RANK_FILE}: layer {layer.index} has another {differing[0]} than in "
+                    f"{first[0].path.name}: {plain(str(getattr(layer, differing[0])))}, not "
+                    f"{plain(str(getattr(first[1], differing[0])))}. {COPY_OR_REPAIR}"
+                )
+            for head in layer.kv_heads:
+                shared = groups.setdefault((layer.index, head), layer.kv_heads)
+                if shared != layer.kv_heads:
+                    raise IntegrityError(
+                        f"{store.path / RANK_FILE}: layer {layer.index} shares KV head {head} with another "
+                        f"rank, and not all its heads. {COPY_OR_REPAIR}"
+                    )
             if layer.captured:
                 per_layer.setdefault(layer.index, []).append(layer)
     return {index: _merge_layer(parts) for index, parts in sorted(per_layer.items())}
@@ -313,14 +349,14 @@ def _check_sampling_ids(
 
 def digest_of_records(path: Path, record: TraceRecord, stores: Sequence[tuple[Path, CommitRecord]]) -> str:
     """Return `Trace.digest`; of a damaged trace, over its files of lines as they are."""
-    digest = hashlib.sha256((path / TRACE_FILE).read_bytes())
+    digest = hashlib.sha256(read_regular(path / TRACE_FILE))
     for name in (REQUESTS_FILE, SAMPLING_FILE):
         try:
             commit = read_lines_commit(path / name, committed=record.line_commits)
             digest.update(read_covered(path / name, commit))
         except IntegrityError:
-            digest.update((path / name).read_bytes() if (path / name).is_file() else b"")
+            digest.update(read_regular(path / name, LINES_BYTES) if (path / name).is_file() else b"")
     for store, commit_record in stores:
-        digest.update((store / RANK_FILE).read_bytes())
+        digest.update(read_regular(store / RANK_FILE))
         digest.update("".join(chunk.digest for chunk in commit_record.chunks).encode())
     return digest.hexdigest()

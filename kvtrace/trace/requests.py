@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 
 from kvtrace.errors import IntegrityError
+from kvtrace.files.regular import read_regular
+from kvtrace.plain_text import plain
 from kvtrace.trace.format import (
     DROPPED_FILE,
     REQUESTS_FILE,
@@ -19,10 +22,14 @@ from kvtrace.trace.format import (
     unseal,
 )
 from kvtrace.trace.lines import LinesCommit, lines_commit_file
+from kvtrace.trace.sealed import repeated
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+LINES_BYTES: Final = 1_000_000_000
+"""Limit of a file of lines: three million requests."""
+_LINE_BYTES: Final = 1_000_000
 COPY_OR_REPAIR: Final = (
     "Copy the trace again from its host, or keep what is sound: kvtrace inspect TRACE --repair -o NEW"
 )
@@ -42,6 +49,10 @@ def read_requests(trace: Path, *, committed: bool = False) -> dict[int, RequestR
 def read_sampling(trace: Path, *, committed: bool = False) -> dict[int, SamplingRecord]:
     """Return the sampling rules by their id. Raises IntegrityError as `read_requests` does."""
     records = _read_lines(trace / SAMPLING_FILE, SamplingRecord, committed)
+    if (twice := repeated([record.sampling_id for record in records])) is not None:
+        raise IntegrityError(
+            f"{trace / SAMPLING_FILE}: has the rules of sampling_id {twice} twice. {COPY_OR_REPAIR}"
+        )
     return {record.sampling_id: record for record in records}
 
 
@@ -59,7 +70,7 @@ def read_lines_commit(path: Path, *, committed: bool = True) -> LinesCommit | No
     Raises IntegrityError: it is damaged, or missing though the trace says that there is one.
     """
     file = lines_commit_file(path)
-    return read_sealed(file, LinesCommit) if committed or file.exists() else None
+    return read_sealed(file, LinesCommit) if committed or os.path.lexists(file) else None
 
 
 def read_covered(path: Path, commit: LinesCommit | None) -> bytes:
@@ -68,7 +79,7 @@ def read_covered(path: Path, commit: LinesCommit | None) -> bytes:
     Raises IntegrityError: the file is missing, or cut within what its commit covers.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path, LINES_BYTES)
     except OSError as error:
         raise IntegrityError(
             f"{path}: cannot be read ({error.strerror}); a trace has one. {COPY_OR_REPAIR}"
@@ -91,6 +102,8 @@ def _read_lines(path: Path, kind: type[RecordT], committed: bool) -> list[Record
     records: list[RecordT] = []
     for number, line in enumerate(lines, start=1):
         try:
+            if len(line) > _LINE_BYTES:
+                raise ValueError(f"it has {len(line):,} bytes, expected at most {_LINE_BYTES:,}")
             records.append(unseal(line, kind))
         except ValueError as error:
             raise IntegrityError(
@@ -107,7 +120,7 @@ def _read_lines(path: Path, kind: type[RecordT], committed: bool) -> list[Record
 def read_sealed(path: Path, kind: type[RecordT]) -> RecordT:
     """Return the record of a sealed JSON file. Raises IntegrityError: missing, cut or damaged."""
     try:
-        return unseal(path.read_bytes(), kind)
+        return unseal(read_regular(path), kind)
     except OSError as error:
         raise IntegrityError(
             f"{path}: cannot be read ({error.strerror}); a trace has one. {COPY_OR_REPAIR}"
@@ -117,4 +130,4 @@ def read_sealed(path: Path, kind: type[RecordT]) -> RecordT:
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+    return plain(next(iter(str(error).splitlines()), type(error).__name__), 200)

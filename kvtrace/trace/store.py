@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvtrace.errors import IntegrityError
+from kvtrace.files.regular import read_regular
+from kvtrace.files.strict_json import parse_strict_json
 from kvtrace.trace.chunk_files import (
     ChunkCrcs,
     committed_crcs,
@@ -19,6 +20,7 @@ from kvtrace.trace.chunk_files import (
 from kvtrace.trace.chunks import array_metadata, chunk_path
 from kvtrace.trace.format import (
     COMMIT_FILE,
+    MAX_ROWS,
     RANK_FILE,
     ROW_COLUMNS,
     UNUSED_ROW,
@@ -124,6 +126,7 @@ def open_store(path: Path) -> RankStore:
     rank = read_sealed(path / RANK_FILE, RankRecord)
     commit = read_sealed(path / COMMIT_FILE, CommitRecord)
     check_identity(path, rank, commit)
+    check_commit(path, rank, commit)
     for spec in array_specs(rank):
         check_metadata(path, spec, rank, len(commit.chunks))
     crcs = committed_crcs(path, rank, commit)
@@ -131,6 +134,7 @@ def open_store(path: Path) -> RankStore:
         name: _read_column(path, f"rows/kv/{name}", rank, crcs, len(commit.chunks)) for name in ROW_COLUMNS
     }
     _check_row_counts(path, rows["request"], rank, commit)
+    _check_rows(path, rows)
     return RankStore(path, rank, commit, read_dropped(path, committed=rank.line_commits), rows, crcs)
 
 
@@ -143,6 +147,22 @@ def check_identity(path: Path, rank: RankRecord, commit: CommitRecord) -> None:
             f"{path / COMMIT_FILE}: belongs to rank {commit.rank} of trace {commit.trace_id}, expected rank "
             f"{rank.rank} of {rank.trace_id}. {COPY_OR_REPAIR}"
         )
+
+
+def check_commit(path: Path, rank: RankRecord, commit: CommitRecord) -> None:
+    """Raise IntegrityError if a commit has too many rows, or arrays that the rank has not."""
+    num_rows = len(commit.chunks) * rank.rows_per_chunk
+    if num_rows > MAX_ROWS:
+        raise IntegrityError(
+            f"{path / COMMIT_FILE}: covers {num_rows:,} rows, expected at most {MAX_ROWS:,}. {COPY_OR_REPAIR}"
+        )
+    tensors = {spec.path for spec in array_specs(rank) if spec.row_shape}
+    for number, chunk in enumerate(commit.chunks):
+        if len(set(chunk.lost)) < len(chunk.lost) or not tensors.issuperset(chunk.lost):
+            raise IntegrityError(
+                f"{path / COMMIT_FILE}: chunks.{number}.lost names an array twice, or one that is no "
+                f"tensor of rank.json. {COPY_OR_REPAIR}"
+            )
 
 
 def _read_column(
@@ -160,9 +180,9 @@ def check_metadata(store: Path, spec: ArraySpec, rank: RankRecord, num_chunks: i
     """Check that `zarr.json` says what kvtrace reads, so that plain zarr and kvtrace never disagree."""
     path = store / spec.path / "zarr.json"
     try:
-        found = json.loads(path.read_bytes())
+        found = parse_strict_json(read_regular(path))
         num_rows = found["shape"][0]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise IntegrityError(f"{path}: is missing or damaged. {COPY_OR_REPAIR}") from error
     expected = array_metadata(spec, num_chunks * rank.rows_per_chunk, rank.rows_per_chunk)
     # A death between the arrays' growth and the commit leaves more rows than are committed.
@@ -176,6 +196,16 @@ def check_metadata(store: Path, spec: ArraySpec, rank: RankRecord, num_chunks: i
         raise IntegrityError(
             f"{path}: {', '.join(differing)} differ from what rank.json implies. {COPY_OR_REPAIR}"
         )
+
+
+def _check_rows(path: Path, rows: dict[str, NDArray[Any]]) -> None:
+    used = rows["request"] != UNUSED_ROW
+    for name in ROW_COLUMNS:
+        if (rows[name][used] < 0).any():
+            least = rows[name][used].min()
+            raise IntegrityError(
+                f"{path / 'rows/kv' / name}: has {least}, expected no negative one. {COPY_OR_REPAIR}"
+            )
 
 
 def _check_row_counts(path: Path, request: NDArray[np.int32], rank: RankRecord, commit: CommitRecord) -> None:

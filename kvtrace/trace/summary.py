@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from pydantic import Field
 
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.completeness import expected_positions
@@ -24,7 +25,7 @@ from kvtrace.trace.strata import PHASES
 if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
-INSPECT_SCHEMA_VERSION: Final = "1.1"
+INSPECT_SCHEMA_VERSION: Final = "1.2"
 
 
 class LayerSummary(Record):
@@ -115,6 +116,9 @@ class TraceSummary(Record):
     """Summed over ranks: hook_s, copy_s (part of it), write_s in seconds, raw_bytes, stored_bytes."""
     reread: bool
     """True after --verify: every tensor was read and checked; else presence and checksums were."""
+    profiles: dict[str, str] = Field(default_factory=dict)
+    """After --verify, the profiles whose counts were made again and are the same: `made here` with the user's
+    key, or `made elsewhere`. Since 1.2."""
 
 
 def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:

@@ -192,6 +192,9 @@ def _integrity_lines(summary: TraceSummary) -> Iterator[str]:
         f"          {summary.num_ranks} rank(s), {summary.num_chunks} row chunk(s), "
         + ("closed in order" if summary.closed else "NOT closed in order: the last rows may be lost")
     )
+    for directory, where in summary.profiles.items():
+        hint = "" if where == "made here" else ": a replay counts again"
+        yield f"          {directory}, {where}, was counted again and is the same{hint}"
     for failure in summary.writer_failures:
         yield f"          a writer stopped storing: {plain(failure, 200)}"
     if summary.num_lost_lines:

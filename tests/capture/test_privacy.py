@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import stat
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -52,3 +53,34 @@ def test_a_short_key_is_refused(tmp_path: Path) -> None:
 
 def test_the_key_id_is_the_start_of_a_digest() -> None:
     assert key_id(KEY) == hashlib.sha256(b"kvtrace key id\0" + KEY).hexdigest()[:8]
+
+
+def test_a_key_that_somebody_else_could_have_planted_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(bytes(32))
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    for name in ("link", "dangling"):
+        with pytest.raises(OSError, match="is a link, expected the file itself"):
+            load_or_make_key(tmp_path / name)
+    assert not (tmp_path / "nothing").exists()
+    open_to_all = tmp_path / "open"
+    open_to_all.write_bytes(bytes(32))
+    open_to_all.chmod(0o622)
+    with pytest.raises(PermissionError, match=r"with mode 0622.*chmod 600"):
+        load_or_make_key(open_to_all)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is a pipe, expected a regular file"):
+        load_or_make_key(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="is a directory, expected a regular file"):
+        load_or_make_key(tmp_path / "folder")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_key_of_another_user_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "kvtrace.key"
+    key.write_bytes(bytes(32))
+    key.chmod(0o600)
+    os.chown(key, 12345, 12345)
+    with pytest.raises(PermissionError, match="belongs to user 12345"):
+        load_or_make_key(key)

@@ -12,6 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from faults.commands import end_commands, fill_disks
 from faults.disk import FAULTS
 from faults.forged import forged_table, run_forged
 from faults.fuzz import fuzz_table, run_fuzz
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="pins every case; else drawn anew")
     parser.add_argument("--cases", type=int, default=1000, help="damaged traces")
     parser.add_argument("--kills", type=int, default=100, help="writers killed with kill -9")
+    parser.add_argument("--commands", type=int, default=200, help="commands killed or interrupted")
     parser.add_argument("--forgeries", type=int, default=256, help="forged profiles, a process each")
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
@@ -34,6 +36,7 @@ def main() -> int:
     started = time.monotonic()
     with scratch() as folder:
         num_wrong = _disks(folder) + _kills(folder, seed, options.kills)
+        num_wrong += _commands(folder, seed, options.commands)
         num_wrong += _forged(seed, options.forgeries) + _fuzz(seed, options.cases)
     print(f"\n{num_wrong or 'nothing'} wrong; {time.monotonic() - started:.0f} s")
     return 1 if num_wrong else 0
@@ -72,6 +75,26 @@ def _kills(folder: Path, seed: int, num_kills: int) -> int:
     )
     for kill in wrong:
         print(f"  WRONG: kill {kill.number}: {kill.problem}")
+    return len(wrong)
+
+
+def _commands(folder: Path, seed: int, num_cases: int) -> int:
+    own = folder / "commands"
+    (own / "full").mkdir(parents=True)
+    (own / "ended").mkdir()
+    try:
+        full = list(fill_disks(own / "full"))
+    except PermissionError as error:
+        full = []
+        print(f"\nCOMMANDS on a full disk: not run: {error}")
+    cases = [*full, *end_commands(own / "ended", seed, num_cases)]
+    wrong = [case for case in cases if case.problem]
+    print(
+        f"\nCOMMANDS that have no disk ({len(full)}), are killed or interrupted ({len(cases) - len(full)}):\n"
+        f"  {len(cases) - len(wrong)} left an output that is whole, or the one that was there"
+    )
+    for case in wrong:
+        print(f"  WRONG: {case.command}, {case.what}: {case.problem}")
     return len(wrong)
 
 

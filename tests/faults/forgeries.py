@@ -5,6 +5,7 @@ Each kind is impossible whatever is drawn: none leaves a sound profile by chance
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
@@ -13,6 +14,7 @@ import numpy as np
 from kvtrace.numerics.captured import MAX_FINITE_CODE
 from kvtrace.profile.arrays import read_array
 from kvtrace.profile.counts import TensorProfile
+from kvtrace.profile.own_seal import own_seal
 from kvtrace.trace.chunks import CRC_BYTES, chunk_crc, chunk_path, encode_chunk
 from kvtrace.trace.format import seal, unseal
 from kvtrace.trace.profile_format import PROFILE_FILE, ProfileRecord, TensorRecord, tensor_specs
@@ -107,12 +109,21 @@ def _write(profile: Path, tensor: TensorRecord, name: str, content: bytes) -> Te
     file.unlink()
     file.write_bytes(content)
     crcs = dict(zip(_ARRAYS, tensor.crcs or (), strict=True)) | {name: chunk_crc(content)}
-    return tensor.model_copy(update={"crcs": tuple(crcs[one] for one in _ARRAYS)})
+    digests = dict(zip(_ARRAYS, tensor.sha256 or (), strict=True))
+    digests[name] = hashlib.sha256(content).hexdigest()
+    return tensor.model_copy(
+        update={
+            "crcs": tuple(crcs[one] for one in _ARRAYS),
+            "sha256": tuple(digests[one] for one in _ARRAYS),
+        }
+    )
 
 
 def _reseal(profile: Path, record: ProfileRecord) -> None:
     file = profile / PROFILE_FILE
     file.unlink()
+    # As by someone who holds the user's key: what is looked at here is what comes after the seal.
+    record = record.model_copy(update={"seal": own_seal(record, "profile")})
     file.write_text(seal(record, indent=1))
 
 

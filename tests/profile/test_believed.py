@@ -12,6 +12,7 @@ from support.counted_trace import CPU, make_trace
 from kvtrace.errors import IntegrityError
 from kvtrace.profile import store
 from kvtrace.profile.build import profile_tensors
+from kvtrace.profile.own_seal import own_seal
 from kvtrace.profile.ready import can_be_profiled, has_tensors, ready_profile
 from kvtrace.profile.store import find_profile, write_profile
 from kvtrace.trace.cells import find_cells
@@ -53,6 +54,7 @@ def test_a_profile_of_another_major_version_is_not_believed(
     trace: Trace, stored: StoredProfile, version: str, is_believed: bool
 ) -> None:
     record = stored.record.model_copy(update={"schema_version": version})
+    record = record.model_copy(update={"seal": own_seal(record, "profile")})
     (stored.path / "profile.json").write_text(seal(record))
     assert (find_profile(trace) is not None) == is_believed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from kvtrace.runs.schema import RUN_FILE, TABLES
 from kvtrace.trace.format import seal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvtrace.runs.table import Table
 
 SMALL = Path(__file__).parents[1] / "queries" / "input"
@@ -173,7 +176,13 @@ def test_a_run_of_an_earlier_minor_version_opens_without_what_came_later(run: Pa
 
 
 def test_the_layers_of_an_earlier_runs_findings_are_read_as_a_list(run: Path) -> None:
-    finding = {"source": "day", "candidate": "shipped", "id": "missing-layers", "evidence": '{"num": 2}'}
+    finding = {
+        "source": "day",
+        "candidate": "shipped",
+        "id": "missing-layers",
+        "ordinal": 0,
+        "evidence": '{"num": 2}',
+    }
     rows = [finding | {"layers": layers} for layers in ("3,17", None)]
     file = run / "findings.parquet"
     schema = pq.read_schema(file)
@@ -193,4 +202,53 @@ def test_a_version_that_is_none_is_refused(run: Path, version: object) -> None:
     record = json.loads((run / "run.json").read_text()) | {"schema_version": version}
     (run / "run.json").write_text(json.dumps(record))
     with pytest.raises(IntegrityError, match=r"run\.json"):
+        open_run(run)
+
+
+def rewritten(run: Path, table: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    file = run / f"{table}.parquet"
+    pq.write_table(change(pq.read_table(file)), file)
+    write_record(run, run_record())
+
+
+FORGED = {
+    "strings where numbers belong": (
+        "cells",
+        lambda table: table.set_column(
+            table.schema.get_field_index("num_values"), "num_values", pa.array(["many"] * len(table))
+        ),
+        "column num_values is VARCHAR, expected BIGINT",
+    ),
+    "all NULL": (
+        "cells",
+        lambda table: table.set_column(
+            table.schema.get_field_index("sum_sq_error"),
+            "sum_sq_error",
+            pa.nulls(len(table), pa.float64()),
+        ),
+        "column sum_sq_error has no value",
+    ),
+    "empty": ("candidates", lambda table: table.slice(0, 0), "it has no row"),
+    "a column less": ("rows", lambda table: table.drop_columns(["position"]), "position"),
+}
+
+
+@pytest.mark.parametrize(("table", "change", "expected"), FORGED.values(), ids=FORGED)
+def test_a_table_that_no_replay_writes_is_refused_though_its_checksum_is_right(
+    run: Path, table: str, change: Callable[[pa.Table], pa.Table], expected: str
+) -> None:
+    rewritten(run, table, change)
+    with pytest.raises(
+        IntegrityError, match=rf"{table}\.parquet: not the {table} table of a run: .*{expected}"
+    ):
+        connect(open_run(run))
+
+
+@pytest.mark.parametrize("name", ["run.json", "cells.parquet"])
+def test_a_pipe_in_a_runs_file_is_named_and_not_waited_for(run: Path, name: str) -> None:
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    with pytest.raises(
+        IntegrityError, match=rf"{name}: cannot be read \(is a pipe, expected a regular file\)"
+    ):
         open_run(run)

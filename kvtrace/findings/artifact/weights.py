@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import ArtifactError, InputError
+from kvtrace.files.regular import open_regular
 from kvtrace.scales.source import open_source
 from kvtrace.trace.fingerprint import chat_template_digest, is_scale, tokenizer_digest
 
@@ -89,7 +90,7 @@ def _other_text(here: Path, there: Path) -> Iterator[str]:
 def _digest(ref: TensorRef) -> str:
     digest = hashlib.sha256()
     try:
-        with ref.path.open("rb") as file:
+        with open_regular(ref.path) as file:
             file.seek(ref.start)
             left = ref.end - ref.start
             while left and (part := file.read(min(left, _READ_BYTES))):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import google_crc32c
 
 from kvtrace.errors import IntegrityError
+from kvtrace.files.regular import read_regular
 from kvtrace.trace.chunk_files import ChunkCrcs, committed_crcs, crcs_in_files, read_chunk_file
 from kvtrace.trace.format import (
     COMMIT_FILE,
@@ -24,8 +25,8 @@ from kvtrace.trace.format import (
     unseal,
 )
 from kvtrace.trace.repair.record import LostLines
-from kvtrace.trace.requests import read_lines_commit, read_sealed
-from kvtrace.trace.store import check_identity, check_metadata
+from kvtrace.trace.requests import LINES_BYTES, read_lines_commit, read_sealed
+from kvtrace.trace.store import check_commit, check_identity, check_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +82,7 @@ def sound_lines(path: Path, kind: type[RecordT], *, committed: bool, name: str) 
     except IntegrityError as error:
         problems.append(str(error))
     try:
-        content = path.read_bytes()[: commit.num_bytes if commit else None]
+        content = read_regular(path, LINES_BYTES)[: commit.num_bytes if commit else None]
     except OSError as error:
         problems.append(f"{path}: cannot be read ({error.strerror})")
     *whole, _cut = content.split(b"\n")
@@ -109,6 +110,7 @@ def sound_store(path: Path) -> SoundStore:
     rank = read_sealed(path / RANK_FILE, RankRecord)
     commit = read_sealed(path / COMMIT_FILE, CommitRecord)
     check_identity(path, rank, commit)
+    check_commit(path, rank, commit)
     crcs = _known_crcs(path, rank, commit)
     chunks = tuple(_sound_chunk(path, rank, commit, n, crcs[n]) for n in range(len(commit.chunks)))
     dropped = sound_lines(

@@ -1,0 +1,1 @@
+"""Files from strangers, their checksums made anew: a command ends as documented."""
