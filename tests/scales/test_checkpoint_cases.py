@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 NOT_YET = {
     "e5m2",
-    "one-is-fine",
 }
 """Cases that are answered wrongly so far."""
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kvtrace.findings.artifact.context import AuditContext
     from kvtrace.findings.finding import Tensor
 
+_READS_CACHE_OF: Final = "reads_cache_of"
+
 
 def check(context: AuditContext) -> Iterator[Finding]:
     """Yield an error where some, not all, layers with a cache of their own lack a K or V scale, and one where
@@ -53,7 +55,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             layers=tuple(shared),
             evidence=(
                 _evidence(context, missing)
-                | {"reads_cache_of": {str(n): context.cache.shared[n] for n in shared}},
+                | {_READS_CACHE_OF: {str(n): context.cache.shared[n] for n in shared}},
             ),
         )
 
@@ -90,13 +92,18 @@ def _evidence(context: AuditContext, missing: dict[str, list[int]]) -> dict[str,
     }
 
 
+def _is_measured(finding: Finding) -> bool:
+    """Return whether what it costs shows in its layers: one that reads another's cache has no rows."""
+    return _READS_CACHE_OF not in finding.evidence[0]
+
+
 RULE: Final = ArtifactRule(
     id="missing-layers",
     headline="No scale is shipped for {layers}",
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),
-    follows_loss=True,
+    follows_loss=_is_measured,
     mended_by="recalibrate",
     check=check,
     invalid=(ArtifactExample(scales=covering({"0.k": 8.0, "0.v": 1.0, "1.k": 16.0})),),

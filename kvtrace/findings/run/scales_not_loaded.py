@@ -148,13 +148,19 @@ def _span(layers: Sequence[int]) -> str:
 
 
 def _is_the_default(finding: Finding) -> bool:
-    """Clipped no scales were given, 1.0 is a choice like any other, as bad as what it loses."""
+    """Return whether no scales were given: 1.0 is then a choice like any other, as bad as what it loses."""
     return finding.remedy == "recalibrate"
+
+
+def _headline(finding: Finding) -> str:
+    if _is_the_default(finding):
+        return "The engine used scale 1.0 in {layers}"
+    return "The engine did not use these scales in {layers}"
 
 
 RULE: Final = RunRule(
     id="scales-not-loaded",
-    headline="The engine did not use these scales in {layers}",
+    headline=_headline,
     about="not loaded",
     role="cause",
     tier=Tier.fault,

@@ -90,7 +90,7 @@ def _matters(told: Told) -> list[str]:
 def _others(told: Told) -> list[str]:
     """Return what becomes of the scales that the answer is not about."""
     others = [one for one in told.case.subjects if one is not told.subject]
-    named = [f"{plain(one.name, NAME)} {SIGNS[told.state_of(one)]}" for one in others[:_MOST_OTHERS]]
+    named = [f"{plain(one.name, NAME)} {SIGNS[told.shown_state(one)]}" for one in others[:_MOST_OTHERS]]
     more = len(others) - _MOST_OTHERS
     also = [f"{more} more"] if more > 0 else []
     return [f"beside it {', '.join(named + also)}"] if named else []

@@ -138,7 +138,11 @@ class Told:
     def compared(self) -> list[Compared]:
         """Return every set of scales with its state, the subject first."""
         subjects = sorted(self.case.subjects, key=lambda one: one is not self.subject)
-        return [Compared(one.name, self.state_of(one), self.in_words(one)) for one in subjects]
+        return [Compared(one.name, self.shown_state(one), self.in_words(one)) for one in subjects]
+
+    def shown_state(self, subject: Subject) -> State:
+        """Return how bad one set of scales is; of too few requests none is sound."""
+        return "too few" if self.state == "too few" and subject.is_valid else self.state_of(subject)
 
     def in_words(self, subject: Subject) -> str:
         """Return where one set of scales clips, or why it cannot be used."""

@@ -24,7 +24,8 @@ def headline_of(finding: Finding, *, num_heads: int, is_what_if: bool) -> str:
     num_heads: of the tensors concerned. is_what_if: its scales did not run.
     """
     rule = RULES[finding.id]
-    text = (is_what_if and rule.what_if) or rule.headline or f"Found: {finding.id}"
+    headline = rule.headline if isinstance(rule.headline, str) else rule.headline(finding)
+    text = (is_what_if and rule.what_if) or headline or f"Found: {finding.id}"
     some = f"{len(finding.heads):,} of {count(num_heads, 'head')}"
     return text.format(
         tensors=tensors_of(finding.heads) or "K and V",
