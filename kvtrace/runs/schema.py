@@ -44,7 +44,6 @@ SAMPLING: Final = Table(
         ),
         Column("request_fraction", "float64", "share of requests that are sampled, 0 to 1"),
     ),
-    has_rows=True,
 )
 
 LAYERS: Final = Table(
@@ -88,7 +87,6 @@ REQUESTS: Final = Table(
             "rows sampled and lost (budget, full queue, faults, a killed engine), over all ranks",
         ),
     ),
-    has_rows=True,
 )
 
 ROWS: Final = Table(
@@ -103,7 +101,6 @@ ROWS: Final = Table(
         Column("phase", "string", "prefill or decode (position ≥ prompt_tokens)"),
         _SAMPLING_ID,
     ),
-    has_rows=True,
 )
 
 CANDIDATES: Final = Table(
@@ -151,7 +148,6 @@ CANDIDATES: Final = Table(
             since=2,
         ),
     ),
-    has_rows=True,
 )
 
 SCALES: Final = Table(

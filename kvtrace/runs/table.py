@@ -56,8 +56,6 @@ class Table:
     columns: tuple[Column, ...]
     since: int = 0
     """Minor schema version that brought it; without rows in a run of an earlier one."""
-    has_rows: bool = False
-    """Whether every run has a row of it."""
 
     @property
     def file_name(self) -> str:

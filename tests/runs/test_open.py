@@ -228,7 +228,6 @@ FORGED = {
         ),
         "column sum_sq_error has no value",
     ),
-    "empty": ("candidates", lambda table: table.slice(0, 0), "it has no row"),
     "a column less": ("rows", lambda table: table.drop_columns(["position"]), "position"),
 }
 

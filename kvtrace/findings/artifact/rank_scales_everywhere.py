@@ -99,7 +99,7 @@ RULE: Final = ArtifactRule(
     check=check,
     invalid=(
         ArtifactExample(
-            amax=AMAX_PER_HEAD,
+            amax={name: (heads[0], 4 * heads[0]) for name, heads in AMAX_PER_HEAD.items()},
             scales={name: (heads[0] / 448, heads[0] / 448) for name, heads in AMAX_PER_HEAD.items()},
         ),
     ),
