@@ -18,7 +18,7 @@ HOSTILE = (
     "\x1b[2J\x1b[31mred\x07",
     "\u202egnp.exe\u2066",
     "| a | [b](http://c) `d`",
-    "x" * 10_000,
+    "x" * 4_000,
     "line\nbreak",
 )
 

@@ -12,7 +12,7 @@ SCRIPT = "</script><script>document.title='owned'</script>"
 IMAGE = "<img src=x onerror=\"document.title='owned'\">"
 QUOTES = "\"' onmouseover='document.title=1' ${1+1} {{7*7}} `"
 REVERSED = "abc\u202edef\u2066\u200fghi"
-LONG = "long " + "x" * 10_000
+LONG = "long " + "x" * 4_000
 NAMES = (SCRIPT, IMAGE, QUOTES, REVERSED, LONG)
 
 
