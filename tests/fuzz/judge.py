@@ -64,7 +64,7 @@ def _compare(folder: Path, arguments: tuple[object, ...]) -> None:
     """Assert that a run's counts of values are those that numpy finds in the Zarr arrays."""
     trace = arguments[1]
     if (
-        not any(os.scandir(trace / "rank-0.zarr/layers/00/k"))
+        not any(os.listdir(trace / "rank-0.zarr/layers/00/k"))
         or not (trace / "rank-0.zarr/layers/00/k/c").exists()
     ):
         return
