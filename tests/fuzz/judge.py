@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -64,7 +63,7 @@ def _compare(folder: Path, arguments: tuple[object, ...]) -> None:
     """Assert that a run's counts of values are those that numpy finds in the Zarr arrays."""
     trace = arguments[1]
     if (
-        not any(os.listdir(trace / "rank-0.zarr/layers/00/k"))
+        not any((trace / "rank-0.zarr/layers/00/k").iterdir())
         or not (trace / "rank-0.zarr/layers/00/k/c").exists()
     ):
         return
