@@ -101,6 +101,10 @@ def test_scales_that_cannot_be_used_are_invalid_and_no_score(tmp_path: Path) -> 
     assert answer.kind == "invalid"
     assert answer.headline == "These scales cannot be used as asked"
     assert answer.ruler == ()
+    assert (answer.questions[0].answer, answer.questions[0].because) == (
+        "– not measured",
+        "nothing was judged",
+    )
     assert answer.most_harmed is None
 
 

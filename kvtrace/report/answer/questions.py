@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 NOTHING_CLIPS: Final = "Nothing clips"
+NOTHING_JUDGED: Final = "Nothing was judged"
 
 
 def three_questions(
@@ -38,7 +39,7 @@ def three_questions(
 
 
 def _scales(state: State, headline: str, clips: str, first: Finding | None, *, is_served: bool) -> Question:
-    if state in ("fault", "warning") and first is not None:
+    if state in ("fault", "warning") and first is not None and clips != NOTHING_JUDGED:
         is_theirs = first.remedy != "elsewhere"
         yes = "Yes" if is_served else "If served, yes"
         answer = yes if is_theirs else "– not measured"

@@ -10,7 +10,7 @@ from kvtrace.figures import count
 from kvtrace.findings.rule import Tier
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.model import Compared, Kind, RangeUsed, State
-from kvtrace.report.answer.questions import NOTHING_CLIPS
+from kvtrace.report.answer.questions import NOTHING_CLIPS, NOTHING_JUDGED
 from kvtrace.report.answer.words import RULES, headline_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Told:
     def clips(self) -> str:
         """Whether the subject's scales clip, in words."""
         if self.subject is None or not self.subject.is_valid:
-            return "Nothing was judged"
+            return NOTHING_JUDGED
         if not any(row["clip_error"] for row in self.rows(self.subject)):
             return NOTHING_CLIPS
         clips = any(one.id in CLIPS for one in self.of(self.subject))
