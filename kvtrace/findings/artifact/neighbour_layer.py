@@ -32,9 +32,11 @@ def check(context: AuditContext) -> Iterator[Finding]:
     found = _by_layer(context)
     if found is None:
         return
-    amax, scale = found
-    as_stored = _misfit(amax - scale)
-    misfits = {1: _misfit(amax[1:] - scale[:-1]), -1: _misfit(amax[:-1] - scale[1:])}
+    as_stored = max(_misfit(amax - scale) for amax, scale in found)
+    misfits = {
+        1: max(_misfit(amax[1:] - scale[:-1]) for amax, scale in found),
+        -1: max(_misfit(amax[:-1] - scale[1:]) for amax, scale in found),
+    }
     by = min(misfits, key=lambda one: misfits[one])
     if as_stored < _MISFIT or misfits[by] > min(_FITS, as_stored / _BETTER):
         return
@@ -42,8 +44,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
     yield Finding(
         id="scales-of-neighbour-layer",
         severity="error",
-        message=f"the scales stored for a layer fit the {whose} one's values, in {len(amax) - 1} of "
-        f"{len(amax)} layers",
+        message=f"the scales stored for a layer fit the {whose} one's values, in "
+        f"{context.num_layers - 1} of {context.num_layers} layers",
         action="Look at how the export counts layers: from 0, and every layer that has K and V.",
         layers=tuple(range(context.num_layers)),
         tensors=TENSORS,
@@ -57,18 +59,22 @@ def check(context: AuditContext) -> Iterator[Finding]:
     )
 
 
-def _by_layer(context: AuditContext) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Return ln(amax / 448) and ln(scale), [layers, units]; None where any layer lacks one."""
+def _by_layer(context: AuditContext) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]] | None:
+    """Return ln(amax / 448) and ln(scale) of K and of V, [layers, heads]; None where any layer lacks one.
+
+    Apart, since a factor on one tensor alone is no shift of its layers.
+    """
     if context.observed is None or context.num_layers < _MIN_LAYERS:
         return None
-    places = sorted({(head, tensor) for _, head, tensor in context.ratios})
-    units = [[(layer, head, tensor) for head, tensor in places] for layer in range(context.num_layers)]
-    if not places or any(unit not in context.ratios for row in units for unit in row):
-        return None
-    observed = context.observed
-    amax = np.log([[observed.units[unit].amax / E4M3FN.max_value for unit in row] for row in units])
-    scale = np.log([[context.usable(unit) or 1.0 for unit in row] for row in units])
-    return amax, scale
+    observed, found = context.observed, []
+    for tensor in TENSORS:
+        heads = sorted({head for _, head, own in context.ratios if own == tensor})
+        units = [[(layer, head, tensor) for head in heads] for layer in range(context.num_layers)]
+        if not heads or any(unit not in context.ratios for row in units for unit in row):
+            return None
+        amax = np.log([[observed.units[unit].amax / E4M3FN.max_value for unit in row] for row in units])
+        found.append((amax, np.log([[context.usable(unit) or 1.0 for unit in row] for row in units])))
+    return found
 
 
 def _misfit(log_ratio: NDArray[np.float64]) -> float:
@@ -94,6 +100,12 @@ RULE: Final = ArtifactRule(
     invalid=(ArtifactExample(num_layers=4, amax=_AMAX, scales=covering(_SHIFTED)),),
     valid=(
         ArtifactExample(num_layers=4, amax=_AMAX, scales=covering(_AMAX, times=2)),
+        # V alone is off, by one factor.
+        ArtifactExample(
+            num_layers=4,
+            amax=_AMAX,
+            scales=covering({name: a / 4 if name.endswith("v") else a for name, a in _AMAX.items()}),
+        ),
         # Alike layers: any neighbour's scale fits as well as their own.
         ArtifactExample(
             num_layers=4,

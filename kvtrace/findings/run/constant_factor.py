@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.figures import times
-from kvtrace.findings.artifact.ema_observer import RULE as EMA_OBSERVER
+from kvtrace.findings.artifact.rules import RULES as AUDITED
 from kvtrace.findings.finding import TENSORS, Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
@@ -25,6 +25,7 @@ _LEAST: Final = 1.8
 """Below, a narrow calibration is as likely as a wrong factor."""
 _SPREAD: Final = math.log(1.5)
 """Between the 10th and the 90th percentile of layers: what two calibrations on equal traffic differ by."""
+_CAUSES: Final = {rule.id for rule in AUDITED if rule.role == "cause" and "clips" in rule.makes}
 _EVIDENCE: Final = """
 SELECT tensor, layer, max(max_abs) AS max_abs, max(covered_amax) AS covered_amax,
   max(max_abs / covered_amax) AS observed_over_covered
@@ -78,10 +79,12 @@ def _factor(heads: Sequence[Row]) -> float | None:
 
 
 def _has_another_cause(case: Case, subject: Subject) -> bool:
-    """Return whether the values grew in a part of the traffic, or the observer is known to average."""
+    """Return whether the values grew in a part of the traffic, or the artifact has a fault that clips."""
     if any(located.drifts for located in located_clipping(case, subject).values()):
         return True
-    return any(row["id"] == EMA_OBSERVER.id for row in case.stored_findings(subject.name))
+    return any(
+        row["severity"] != "note" and row["id"] in _CAUSES for row in case.stored_findings(subject.name)
+    )
 
 
 _ALL: Final = dict.fromkeys(HEADS, CLIPS)
