@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _received: Final[list[int]] = []
 
@@ -14,6 +18,16 @@ def end_on_signals() -> None:
     _received.clear()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
+
+
+@contextmanager
+def ctrl_c_interrupts() -> Iterator[None]:
+    """Have Ctrl-C raise KeyboardInterrupt inside the block, for what ends in its own way then."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def exit_code_of_signal() -> int | None:

@@ -15,6 +15,7 @@ from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the
 )
 from kvtrace.commands.options import FORCE, say
 from kvtrace.plain_text import plain_line
+from kvtrace.signals import ctrl_c_interrupts
 
 EXIT_INTERRUPTED = 130
 
@@ -81,7 +82,7 @@ def capture_run(
         max_tokens=max_tokens,
     )
     python = find_vllm_python(vllm_python)
-    with show_progress("capture") as progress:
+    with show_progress("capture") as progress, ctrl_c_interrupts():
         captured = capture_offline(run, options, python, output, progress, overwrite=force)
     for fault in captured.faults:
         typer.echo(plain_line(f"kvtrace: {output}: {fault}"), err=True)
