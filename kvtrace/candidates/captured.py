@@ -15,7 +15,8 @@ from kvtrace.plain_text import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtrace.trace.reader import MergedLayer, Trace
+    from kvtrace.trace.merged_layers import MergedLayer
+    from kvtrace.trace.reader import Trace
 
 ScaleKey = tuple[int, int, str]
 """(layer, global kv_head, "k" | "v")."""

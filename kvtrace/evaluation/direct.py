@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from kvtrace.candidates.setup import ServingSetup
     from kvtrace.evaluation.reading import Progress
     from kvtrace.trace.cells import Cells
-    from kvtrace.trace.reader import Block, MergedLayer, Trace
+    from kvtrace.trace.merged_layers import MergedLayer
+    from kvtrace.trace.reader import Block, Trace
 
 _VALUES_AT_ONCE: Final = {"cpu": 1 << 15, "cuda": 1 << 24}
 """Bounds the temporaries, 60 bytes a value. On a CPU they stay in cache, and below torch's threshold for

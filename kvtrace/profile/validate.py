@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from kvtrace.profile.counts import TensorProfile
     from kvtrace.trace.format import StoredDtype
+    from kvtrace.trace.merged_layers import MergedLayer
     from kvtrace.trace.profile_format import CellRecord, ProfileRecord, TensorRecord
-    from kvtrace.trace.reader import MergedLayer, Trace
+    from kvtrace.trace.reader import Trace
 
 _NUM_CODES: Final = 1 << 15
 _NUM_FILES: Final = 4

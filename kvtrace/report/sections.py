@@ -270,7 +270,8 @@ class Report:
     """Unix seconds."""
     kvtrace_version: str
     answer: Answer
-    """The first screen; every output prints it. Since 1.2."""
+    """The first screen; every output prints it. It is about the scales that ran, where any did; `verdict` is
+    about all that were judged. Since 1.2."""
     device: str
     sources: tuple[Source, ...]
     loaded: tuple[LoadedScales, ...]
