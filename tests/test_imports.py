@@ -47,7 +47,17 @@ MAY_IMPORT = {
     },
     "query": {"errors", "plain_text", "runs"},
     "stats": {"errors", "runs"},
-    "gate": {"errors", "files", "not_visible", "plain_text", "sample_size", "query", "stats", "runs"},
+    "gate": {
+        "errors",
+        "files",
+        "not_visible",
+        "plain_text",
+        "sample_size",
+        "query",
+        "stats",
+        "runs",
+        "findings",
+    },
     "findings": {
         "figures",
         "not_visible",

@@ -100,6 +100,8 @@ class Rule(Generic[LookedAt, ExampleOf]):
     """Of a symptom or a drift: what it is a loss by."""
     follows_loss: bool | Callable[[Finding], bool] = False
     """It is a note unless it explains a loss, and then lies where that is. For all, or by the finding."""
+    recalls_approval: bool = False
+    """A gate gives its findings, where they are more than notes, as reasons to approve the scales anew."""
     mended_by: Remedy | None = None
     """What the action and the command of its findings do, unless a finding says another remedy."""
     in_run: InRun = "passed on"

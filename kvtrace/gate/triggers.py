@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.findings.artifact.rules import RULES
 from kvtrace.gate.constant import FACTS
 from kvtrace.gate.envelope import outside_words
 from kvtrace.gate.outcome import SegmentOutcome, Verdict
@@ -22,10 +23,11 @@ _OF_THE_CALIBRATION: Final = """
 SELECT source, message
 FROM findings
 WHERE candidate = $candidate AND severity <> 'note'
-  AND id IN ('wrong-model', 'stale-artifact', 'weights-changed', 'outside-envelope', 'short-calibration')
+  AND list_contains($rules, id)
 ORDER BY source, ordinal
 """
 """What the replay found when it held the artifact's calibration manifest against the trace."""
+_RECALLING: Final = [rule.id for rule in RULES if rule.recalls_approval]
 
 _BEYOND_CALIBRATION: Final = """
 WITH heads AS (
@@ -92,7 +94,8 @@ def fired_triggers(
 
 def _calibration_triggers(connection: duckdb.DuckDBPyConnection, candidate: str) -> list[str]:
     """Return in what the traces have left the artifact's own calibration; nothing without a manifest."""
-    found = connection.execute(_OF_THE_CALIBRATION, {"candidate": candidate}).fetchall()
+    asked = {"candidate": candidate, "rules": _RECALLING}
+    found = connection.execute(_OF_THE_CALIBRATION, asked).fetchall()
     triggers = [f"calibration, in {plain(source)}: {plain(message, 300)}" for source, message in found]
     beyond = connection.execute(_BEYOND_CALIBRATION, {"candidate": candidate}).fetchone()
     if beyond and beyond[0]:

@@ -60,11 +60,8 @@ class EffectiveScale:
     value: float
     origin: str
     """`file:key`, or `unit` with the reason."""
-
-    @property
-    def is_default(self) -> bool:
-        """Whether the loader falls back to 1.0 here."""
-        return self.origin.startswith("unit")
+    is_default: bool = False
+    """The loader falls back to 1.0 here."""
 
     @property
     def problem(self) -> str | None:

@@ -68,6 +68,7 @@ RULE: Final = ArtifactRule(
     follows_loss=True,
     accounts_for=lambda _, loss, __: loss.where is None or loss.where.kind == "position",
     tier=Tier.circumstance,
+    recalls_approval=True,
     mended_by="recalibrate",
     check=check,
     invalid=(

@@ -77,6 +77,7 @@ RULE: Final = ArtifactRule(
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),
+    recalls_approval=True,
     mended_by="recalibrate",
     check=check,
     invalid=(

@@ -55,6 +55,7 @@ CHANGED: Final = ArtifactRule(
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),
+    recalls_approval=True,
     mended_by="look",
     check=check,
     invalid=(ArtifactExample(weights=(1.0, 2.0)),),

@@ -40,6 +40,7 @@ RULE: Final = ArtifactRule(
     role="cause",
     tier=Tier.fault,
     explains=("symptom", "drift"),
+    recalls_approval=True,
     mended_by="recalibrate",
     check=check,
     invalid=(ArtifactExample(amax=AMAX, declared={"num_hidden_layers": 3}),),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtrace.scales.loaders.contract import HeadLayout, LayerScales, loaded
+from kvtrace.scales.loaders.contract import NONE_LOADED, HeadLayout, LayerScales, loaded
 from kvtrace.scales.loaders.loader import SGLANG
 
 if TYPE_CHECKING:
@@ -40,42 +40,37 @@ def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: Loader
     if setup.loader is SGLANG:  # it takes a scale of 0 for a missing one
         k, v = (_MISSING if value == 0 else value for value in (k, v))
     factor = 2.0 if setup.fnuz else 1.0
-    k_origin, v_origin = _origin(stored["k"]), _origin(stored["v"])
     if k < 0 and v < 0:
         what = f"K's scale is {_shown(k)} and V's is {_shown(v)}, which counts as missing"
         found.add(
             "silent-default", f"{what}: {setup.loader.title} uses 1.0 after one warning for the whole model"
         )
-        k, v, k_origin, v_origin, factor = 1.0, 1.0, "unit: none loaded", "unit: none loaded", 1.0
-    elif not (k > 0 and v > 0):
+        found.fill_default("k", NONE_LOADED, layout.num_heads)
+        found.fill_default("v", NONE_LOADED, layout.num_heads)
+    else:
         if not k > 0:
             found.add(
                 "crash",
                 f"K's scale is {_shown(k)} and V's is {_shown(v)}: {setup.loader.title} dies on a bare "
                 "assertion",
             )
-        elif stored["k"] is None or not stored["k"].key.endswith(".kv_scale"):
+        elif not v > 0 and not (stored["k"] and stored["k"].key.endswith(".kv_scale")):
             found.add(
                 "duplicated", f"V's scale is {_shown(v)}: {setup.loader.title} uses K's for V without a word"
             )
-        v, v_origin = k, k_origin
-    found.fill("k", k * factor, k_origin, layout.num_heads)
-    found.fill("v", v * factor, v_origin, layout.num_heads)
+        of_v = ("v", v) if k > 0 and v > 0 else ("k", k)
+        for tensor, (source, value) in (("k", ("k", k)), ("v", of_v)):
+            found.fill(tensor, value * factor, stored[source], layout.num_heads)
     if q > 0:
-        found.fill("q", q * (2.0 if setup.fnuz else 1.0), _origin(stored["q"]), layout.num_heads)
+        found.fill("q", q * factor, stored["q"], layout.num_heads)
     else:
-        found.fill(
-            "q", 1.0, "unit: no usable q_scale (the log says K's is used; it is not)", layout.num_heads
-        )
+        why = "no usable q_scale (the log says K's is used; it is not)"
+        found.fill_default("q", why, layout.num_heads)
     return found
 
 
 def _value(scale: StoredScale | None) -> float:
     return _MISSING if scale is None else scale.values[0]
-
-
-def _origin(scale: StoredScale | None) -> str:
-    return "unit: none loaded" if scale is None else scale.origin
 
 
 def _shown(value: float) -> str:

@@ -6,10 +6,11 @@ Source: vLLM 0.32, `CompressedTensorsKVCacheMethod`.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.numerics.backends import honours_per_head
-from kvtrace.scales.loaders.contract import HeadLayout, LayerScales, loaded
+from kvtrace.scales.loaders.contract import NONE_LOADED, HeadLayout, LayerScales, loaded
 from kvtrace.scales.resolved import EffectiveScale, Note
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from kvtrace.scales.resolved import LoaderSetup
 
 _METHOD: Final = "compressed-tensors"
-_UNIT: Final = "unit: none loaded"
 
 
 def serves(quant_method: str) -> bool:
@@ -40,7 +40,7 @@ def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: Loader
     for tensor in ("k", "v", "q"):
         scale = loaded(artifact, layer, tensor)
         if scale is None:
-            found.fill(tensor, 1.0, _UNIT, layout.num_heads)
+            found.fill_default(tensor, NONE_LOADED, layout.num_heads)
         elif per_head:
             found.scales[tensor] = _per_head(found, scale, tensor, layout, _group_size(artifact, layout))
         else:
@@ -50,7 +50,7 @@ def apply(artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: Loader
                     f"the {tensor} scale has {len(scale.values)} values and the strategy is "
                     f"{artifact.scheme.strategy!r}: vLLM stops loading on a shape assertion",
                 )
-            found.fill(tensor, scale.values[0], scale.origin, layout.num_heads)
+            found.fill(tensor, scale.values[0], scale, layout.num_heads)
     if per_head and not honours_per_head(setup.backend):
         _collapse(found, layout, setup)
     return found
@@ -121,7 +121,7 @@ def _collapse(found: LayerScales, layout: HeadLayout, setup: LoaderSetup) -> Non
             ids = layout.heads_of(rank)
             value = largest([heads[head].value for head in ids])
             for head in ids:
-                collapsed[head] = EffectiveScale(value, heads[head].origin)
+                collapsed[head] = replace(heads[head], value=value)
         found.scales[tensor] = collapsed
     if any([s.value for s in heads] != before[tensor] for tensor, heads in found.scales.items()):
         found.add(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Rule = Callable[[ScaleArtifact, int, "HeadLayout", LoaderSetup], "LayerScales"]
 
 _TENSORS: Final = ("k", "v", "q")
+NONE_LOADED: Final = "none loaded"
+"""Why a scale is 1.0 where the artifact has none that the loader reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,14 @@ class LayerScales:
     scales: dict[str, list[EffectiveScale]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
-    def fill(self, tensor: str, value: float, origin: str, num_heads: int) -> None:
-        """Give every head the same scale."""
-        self.scales[tensor] = [EffectiveScale(value, origin)] * num_heads
+    def fill(self, tensor: str, value: float, stored: StoredScale | None, num_heads: int) -> None:
+        """Give every head the same value, made of a stored scale."""
+        origin = f"unit: {NONE_LOADED}" if stored is None else stored.origin
+        self.scales[tensor] = [EffectiveScale(value, origin, is_default=stored is None)] * num_heads
+
+    def fill_default(self, tensor: str, why: str, num_heads: int) -> None:
+        """Give every head 1.0, as the loader does where it has no scale."""
+        self.scales[tensor] = [EffectiveScale(1.0, f"unit: {why}", is_default=True)] * num_heads
 
     def of_tensors(self, tensors: Iterable[str]) -> LayerScales:
         """Return the layer with the scales of the cached tensors alone, and of Q."""
@@ -82,7 +89,7 @@ def unit_layer(layer: int, num_heads: int, why: str) -> LayerScales:
     """Return a layer whose scales are all 1.0."""
     found = LayerScales(layer)
     for tensor in _TENSORS:
-        found.fill(tensor, 1.0, f"unit: {why}", num_heads)
+        found.fill_default(tensor, why, num_heads)
     return found
 
 
