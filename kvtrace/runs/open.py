@@ -32,8 +32,13 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 _LARGE_BYTES: Final = 32_000_000
 """A million cells or so, which one thread groups in half a second."""
-_LOOKED_AT: Final = 1024
-"""Rows of a table of which some must have a value: a replay leaves no number out."""
+_WITHOUT_VALUES: Final = """
+SELECT file_name, path_in_schema
+FROM parquet_metadata($1)
+GROUP BY ALL
+HAVING sum(num_values) = sum(stats_null_count)
+"""
+"""A replay leaves no number out: a column of nothing but NULL is not its."""
 _SQL_TYPES: Final = {
     "string": "VARCHAR",
     "int32": "INTEGER",
@@ -96,14 +101,15 @@ def connect(
     connection = duckdb.connect(":memory:", config=_SETTINGS)
     if memory_bytes is not None:
         connection.execute(f"SET memory_limit = '{memory_bytes}B'")
+    # Views stand on views: each of them would read the end of its files again.
+    connection.execute("SET parquet_metadata_cache = true")
     for table in TABLES:
         _create_view(connection, run, table)
-    paths = [str((run.path / table.file_name).resolve()) for table in TABLES]
+    _check_columns(connection, run)
+    paths = [str(_file(run, table)) for table in TABLES]
     # DuckDB checks a path twice: as the pattern it was given, and as the file that it found.
     allowed = ", ".join(_literal(form) for path in paths for form in {path, _glob_escaped(path)})
     connection.execute("SET enable_progress_bar = false")
-    # Views stand on views: each of them would read the end of its files again.
-    connection.execute("SET parquet_metadata_cache = true")
     if large_on_all_cores and _num_bytes(run) > _LARGE_BYTES:
         connection.execute("RESET threads")
     connection.execute(f"SET allowed_paths = [{allowed}]")
@@ -172,17 +178,13 @@ def _version_numbers(version: str) -> tuple[int, int]:
 
 
 def _create_view(connection: duckdb.DuckDBPyConnection, run: Run, table: Table) -> None:
-    file = (run.path / table.file_name).resolve()
+    file = _file(run, table)
     # A directory called layer=3 must not become a column, so no Hive partitions.
     source = f"read_parquet({_literal(_glob_escaped(str(file)))}, hive_partitioning = false)"
     names = ", ".join(f'{_value(run, table, one)} AS "{one.name}"' for one in table.columns)
     origin = f"FROM {source}" if run.holds(table) else "WHERE false"
     try:
         connection.execute(f'CREATE VIEW "{table.file_name}" AS SELECT {names} {origin}')
-        if run.holds(table) and (why := _problem(connection, run, table, source)):
-            raise IntegrityError(
-                f"{file}: not the {table.name} table of a run: {why}. Run kvtrace replay again"
-            )
     except duckdb.BinderException as error:
         reason = str(error).splitlines()[0]
         raise IntegrityError(f"{file}: not the {table.name} table of a run: {reason}") from error
@@ -191,20 +193,31 @@ def _create_view(connection: duckdb.DuckDBPyConnection, run: Run, table: Table) 
         raise IntegrityError(f"{file}: damaged: {reason}. Run kvtrace replay again") from error
 
 
-def _problem(connection: duckdb.DuckDBPyConnection, run: Run, table: Table, source: str) -> str | None:
-    """Return why a file cannot be the table that a replay wrote, by its types and its first rows."""
-    types = {row[0]: row[1] for row in connection.execute(f'DESCRIBE "{table.file_name}"').fetchall()}
-    for column in table.columns:
-        if types[column.name] != (expected := _SQL_TYPES[column.type_name]):
-            return f"column {column.name} is {types[column.name]}, expected {expected}"
-    always = [c.name for c in table.columns if run.holds(c) and c.is_number and not c.may_lack_values]
-    counts = ", ".join(f'count("{name}")' for name in always)
-    asked = f"SELECT count(*), {counts} FROM (FROM {source} LIMIT {_LOOKED_AT})"  # noqa: S608 -- our own names
-    num_rows, *num_values = connection.execute(asked).fetchall()[0]
-    if not num_rows:
-        return None
-    absent = [name for name, count in zip(always, num_values, strict=True) if not count]
-    return f"column {absent[0]} has no value" if absent else None
+def _check_columns(connection: duckdb.DuckDBPyConnection, run: Run) -> None:
+    """Check that the files can be the tables that a replay wrote: by their types, and where nothing is."""
+    columns = connection.execute("SELECT table_name, column_name, data_type FROM duckdb_columns()").fetchall()
+    types = {(table, column): found for table, column, found in columns}
+    held = [table for table in TABLES if run.holds(table)]
+    files = {str(_file(run, table)): table.file_name for table in held}
+    patterns = [_glob_escaped(file) for file in files]
+    empty = {
+        (files[file], column) for file, column in connection.execute(_WITHOUT_VALUES, [patterns]).fetchall()
+    }
+    for table in held:
+        for column in table.columns:
+            found, expected = types[table.file_name, column.name], _SQL_TYPES[column.type_name]
+            why = f"is {found}, expected {expected}" if found != expected else ""
+            if run.holds(column) and column.is_number and not column.may_lack_values:
+                why = why or "has no value" * ((table.file_name, column.name) in empty)
+            if why:
+                raise IntegrityError(
+                    f"{_file(run, table)}: not the {table.name} table of a run: column {column.name} {why}. "
+                    "Run kvtrace replay again"
+                )
+
+
+def _file(run: Run, table: Table) -> Path:
+    return (run.path / table.file_name).resolve()
 
 
 def _value(run: Run, table: Table, column: Column) -> str:
