@@ -1,8 +1,9 @@
-"""Count the lines of Python that people must read: the product's, without docstrings and comments.
+"""Count the lines that people must read: the product's Python and SQL, without docstrings and comments.
 
     python tests/product_lines.py [ROOT]
 
-Printed is each package of `kvtrace/` and `capture/`, and the sum. SQL has a count of its own, `sql_lines.py`.
+Printed is each package of `kvtrace/` and `capture/` (SQL in it counts as Python), `queries/`, and the sums;
+and how many lines are the examples of rules, which are tests that stand beside what they test.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from sql_lines import sql_lines
 
 _NOT_READ = {
     tokenize.COMMENT,
@@ -30,8 +35,15 @@ def main() -> None:
     for folder in ("kvtrace", "capture"):
         for file in sorted((root / folder).rglob("*.py")):
             totals[package_of(file.relative_to(root))] += product_lines(file.read_text(encoding="utf-8"))
+    python = totals.total()
+    for file in (root / "queries").rglob("*.sql"):
+        totals["queries"] += sql_lines(file.read_text(encoding="utf-8"))
     for package, number in sorted(totals.items()):
         print(f"{number:6,}  {package}")
+    examples = sum(
+        example_lines(file.read_text(encoding="utf-8")) for file in (root / "kvtrace").rglob("*.py")
+    )
+    print(f"{python:,} lines of Python, of them {examples:,} examples of rules; {totals['queries']:,} of SQL")
     print(f"{totals.total():,} product code lines, without docstrings and comments")
 
 
@@ -62,6 +74,22 @@ def product_lines(source: str) -> int:
         if token.type not in _NOT_READ:
             code.update(_lines(token.start[0], token.end[0]))
     return len(code - docstrings)
+
+
+def example_lines(source: str) -> int:
+    """Return the lines of the examples that a rule is given.
+
+    >>> example_lines('Rule(\\n    id="a",\\n    valid=(\\n        One(),\\n    ),\\n)\\n')
+    3
+    """
+    given = (
+        keyword
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+    )
+    examples = [keyword.value for keyword in given if keyword.arg in ("valid", "invalid")]
+    return sum(1 + (value.end_lineno or value.lineno) - value.lineno for value in examples)
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
