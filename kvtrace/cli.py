@@ -18,6 +18,7 @@ from kvtrace.commands.capture import capture
 from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
 from kvtrace.commands.inspect import inspect
+from kvtrace.commands.ls import ls
 from kvtrace.commands.query import query
 from kvtrace.commands.replay import replay
 from kvtrace.commands.report import report
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(report)
 app.command()(inspect)
+app.command()(ls)
 app.command()(scales)
 app.command()(calibrate)
 app.command()(replay)

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "sample_size": set(),
     "signals": set(),
     "capture": {"byte_text", "errors", "files", "plain_text", "sample_size", "trace", "version"},
-    "trace": {"byte_text", "errors", "files", "plain_text", "version"},
+    "trace": {"byte_text", "errors", "figures", "files", "plain_text", "version"},
     "numerics": {"errors", "trace"},
     "runs": {"errors", "files", "plain_text", "trace"},
     "profile": {"errors", "files", "trace", "numerics", "version"},

@@ -9,6 +9,7 @@ import typer
 
 from kvtrace.commands.candidate_options import TRACES  # noqa: TC001 -- Typer reads the annotations
 from kvtrace.commands.options import say
+from kvtrace.commands.trace_inputs import trace_at
 
 
 def calibrate(
@@ -88,7 +89,7 @@ def calibrate(
         holdout_workloads=tuple(holdout_workload or ()),
         seed=seed,
     )
-    opened = [open_trace(path) for path in traces]
+    opened = [open_trace(trace_at(path)) for path in traces]
     check_target(output, checkpoint, opened[0].record.model, recipe.granularity)
     with show_progress("count") as progress:
         calibration = calibrate_traces(opened, recipe, rules, progress)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from kvtrace.commands.trace_inputs import trace_at
 from kvtrace.errors import InputError
 from kvtrace.numerics import DEFAULT_ENGINE, ENGINES, FORMATS
 from kvtrace.numerics.online import ONLINE_POLICIES
@@ -159,7 +160,7 @@ def request_for(traces: list[Path], options: ReplayOptions) -> ReplayRequest:
 
     supplied = load_manifest(options.manifest) if options.manifest else None
     stamp = _policy_stamp(options.policy)
-    opened = [open_trace(path) for path in traces]
+    opened = [open_trace(trace_at(path)) for path in traces]
     setup = replace(
         _chosen_setup(opened, options.engine, options.fp8_format),
         backend=options.backend,

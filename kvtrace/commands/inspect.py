@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver, say
+from kvtrace.commands.trace_inputs import trace_at
 from kvtrace.errors import InputError
 
 
@@ -38,7 +39,7 @@ def inspect(
     from kvtrace.trace.summary import summarize
     from kvtrace.trace.summary_text import summary_text
 
-    opened = open_trace(trace, may_lack_tokens=True)
+    opened = open_trace(trace_at(trace), may_lack_tokens=True)
     summary = summarize(opened, verify=verify)
     if verify:
         summary = summary.model_copy(update={"profiles": verify_profiles(opened)})
@@ -54,6 +55,7 @@ def _repair(trace: Path, new: Path | None, *, verify: bool, force: bool, wants_j
     from kvtrace.trace.repair.repair import repair_trace
     from kvtrace.trace.repair.text import repair_text
 
+    trace = trace_at(trace)
     found = repair_trace(trace, new)
     say(
         f"{found.model_dump_json(indent=2)}\n" if wants_json else repair_text(found, trace, new),

@@ -29,6 +29,12 @@ def query(
     output: OUTPUT = None,
     force: FORCE = False,
     list_queries: Annotated[bool, typer.Option("--list", help="Say which queries there are.")] = False,
+    show: Annotated[
+        str | None, typer.Option("--show", metavar="NAME", help="Print a query's SQL, its header first.")
+    ] = None,
+    show_path: Annotated[
+        bool, typer.Option("--path", help="Print where the queries lie; they run in the duckdb shell too.")
+    ] = False,
 ) -> None:
     """Run a query of the library, or your own SELECT, on a run. Nothing beyond the run is read or written.
 
@@ -41,6 +47,16 @@ def query(
     require_extra("analysis", "query", "duckdb")
     if list_queries:
         deliver(_catalogue(), output, force=force)
+        return
+    if show is not None:
+        from kvtrace.query import find_query
+
+        deliver(find_query(show).sql, output, force=force)
+        return
+    if show_path:
+        from kvtrace.query.library import queries_folder
+
+        deliver(f"{queries_folder()}\n", output, force=force)
         return
     if run is None or (name is None) == (sql is None):
         raise QueryError("expected a run and either a query's name or --sql; kvtrace query --list names them")

@@ -15,6 +15,7 @@ import typer
 from kvtrace.commands.candidate_options import ReplayOptions, request_for, with_replay_options
 from kvtrace.commands.notes import notes_on_stderr
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, check_absent, deliver
+from kvtrace.commands.trace_inputs import trace_at
 from kvtrace.errors import InputError, NotATraceError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def report(
     from kvtrace.report.build import build_report
     from kvtrace.runs.open import open_run
 
+    inputs = [trace_at(path) for path in inputs]
     for path in (output, plots):
         check_absent(path, force=force)
     fixed = {

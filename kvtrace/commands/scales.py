@@ -13,6 +13,7 @@ from kvtrace.commands.candidate_options import (  # noqa: TC001 -- Typer reads t
     TENSOR_PARALLEL,
 )
 from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
+from kvtrace.commands.trace_inputs import trace_at
 
 EXIT_ERRORS = 1
 
@@ -63,7 +64,7 @@ def scales(
     try:
         report = scales_report(
             load_artifact(artifact, artifact_format),
-            open_trace(trace) if trace else None,
+            open_trace(trace_at(trace)) if trace else None,
             engine=engine,
             backend=backend,
             tp=tp,

@@ -91,7 +91,7 @@ class BlockRef:
         return Block(self.layer, self.tensor, self.layer.kv_heads, row, values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Trace:
     """An open trace. Tensors are read from disk as they are asked for."""
 
@@ -106,6 +106,13 @@ class Trace:
     """SHA-256 over every record file and the commit digests: equal digests mean equal content."""
     repair: RepairRecord | None = None
     """What a repair lost; None for a trace as it was captured."""
+
+    def __repr__(self) -> str:
+        model, size = (
+            plain(self.record.model.name),
+            f"{len(self.requests):,} requests, {len(self.tokens):,} rows",
+        )
+        return f"<kvtrace trace {self.path}: {model}, {len(self.layers)} layers, {size}>"
 
     @property
     def name(self) -> str:

@@ -112,19 +112,21 @@ def _scales(values: tuple[float, ...]) -> str:
 
 def _sampling_lines(rules: tuple[SamplingRecord, ...]) -> Iterator[str]:
     for rule in rules:
-        layers = "all layers" if rule.layers is None else f"{len(rule.layers)} layers"
-        workloads = (
-            "all workloads" if rule.workloads is None else ", ".join(plain(w, 20) for w in rule.workloads)
-        )
-        budget = "" if rule.byte_budget is None else f", at most {rule.byte_budget / 1e6:,.0f} MB a rank"
-        if not rule.request_fraction:
-            yield f"sampling  #{rule.sampling_id}: switched off"
-            continue
-        yield (
-            f"sampling  #{rule.sampling_id}: 1 in {rule.position_stride} positions of "
-            f"{rule.request_fraction:.0%} of requests, {layers},"
-        )
-        yield f"          {workloads}{budget}"
+        first, *more = sampling_text(rule).split("\n")
+        yield f"sampling  #{rule.sampling_id}: {first}"
+        for line in more:
+            yield f"          {line}"
+
+
+def sampling_text(rule: SamplingRecord) -> str:
+    """Return sampling rules in words, on one line, or on two of 70 columns."""
+    if not rule.request_fraction:
+        return "switched off"
+    layers = "all layers" if rule.layers is None else f"{len(rule.layers)} layers"
+    workloads = "all workloads" if rule.workloads is None else ", ".join(plain(w, 20) for w in rule.workloads)
+    budget = "" if rule.byte_budget is None else f", at most {rule.byte_budget / 1e6:,.0f} MB a rank"
+    requests = f"{rule.request_fraction:.0%} of requests"
+    return f"1 in {rule.position_stride} positions of {requests}, {layers},\n{workloads}{budget}"
 
 
 def _coverage_lines(cells: tuple[CoverageCell, ...]) -> Iterator[str]:

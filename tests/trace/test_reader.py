@@ -282,3 +282,16 @@ def test_a_trace_without_a_committed_row_says_so(tmp_path: Path) -> None:
     )
     with pytest.raises(EmptyTraceError, match="no committed row"):
         open_trace(path)
+
+
+def test_a_trace_fits_a_line_of_a_notebook(tmp_path: Path) -> None:
+    path = fabricate_trace(
+        tmp_path / "small.kvtrace",
+        tensors(3),
+        request_of_row=[0, 0, 1],
+        position_of_row=[0, 1, 0],
+        requests=[request(0, prompt_tokens=2), request(1, prompt_tokens=1)],
+    )
+    shown = repr(open_trace(path))
+    assert shown.endswith("small.kvtrace: fabricated, 2 layers, 2 requests, 3 rows>")
+    assert "\n" not in shown
