@@ -140,6 +140,13 @@ WHERE is_head(tensor, layer, kv_head) AND is_traffic(source, workload, phase);
 CREATE OR REPLACE VIEW chosen_groups AS
 SELECT * FROM traffic_groups WHERE is_candidate(candidate);
 
+-- Sums over the ordinary channels of heads with outlier channels; not by
+-- phase, nor by position.
+CREATE OR REPLACE VIEW chosen_ordinary AS
+SELECT *, 0 AS stratum FROM ordinary_channels
+WHERE is_candidate(candidate) AND is_head(tensor, layer, kv_head)
+  AND is_source(source) AND is_asked(getvariable('workload'), workload);
+
 -- Magnitudes counted, over all heads.
 CREATE OR REPLACE VIEW chosen_magnitudes AS
 SELECT source, tensor, workload, magnitude, weight * num_values AS w_values
