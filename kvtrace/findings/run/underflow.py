@@ -140,18 +140,23 @@ def _is_told_apart(row: Row, floor: float) -> bool:
 
 
 def _blame(row: Row, widest: Row, floor: float) -> Blame:
-    if row["covered_amax"] < _WIDE * row["max_abs"] and not _narrowing_mends(row, floor):
+    if _fits(row, row["max_abs"], floor):
         return "values"
     is_shared = row["covered_amax"] == widest["covered_amax"]
-    return "other-head" if is_shared and widest["covered_amax"] < _WIDE * widest["max_abs"] else "scale"
+    return "other-head" if is_shared and _fits(row, widest["max_abs"], floor) else "scale"
 
 
-def _narrowing_mends(row: Row, floor: float) -> bool:
-    """Return whether ordinary channels would be at the floor under the scale that just covers the head.
+def _fits(row: Row, max_abs: float, floor: float) -> bool:
+    """Return whether a head would lose as much under the narrowest scale that covers some magnitude."""
+    covered: float = row["covered_amax"]
+    return covered < _WIDE * max_abs and not _narrowing_mends(row, covered / max_abs, floor)
+
+
+def _narrowing_mends(row: Row, by: float, floor: float) -> bool:
+    """Return whether ordinary channels would be at the floor under a scale so many times narrower.
 
     What they lose beyond the floor lies below the smallest normal number, where steps grow with the scale.
     """
     if not _is_told_apart(row, floor):
         return False
-    headroom = max(1.0, row["covered_amax"] / row["max_abs"])
-    return not is_over_floor(floor + (row["ordinary_error"] - floor) / headroom**2, floor)
+    return not is_over_floor(floor + (row["ordinary_error"] - floor) / max(1.0, by) ** 2, floor)
