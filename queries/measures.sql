@@ -140,6 +140,13 @@ WHERE is_head(tensor, layer, kv_head) AND is_traffic(source, workload, phase);
 CREATE OR REPLACE VIEW chosen_groups AS
 SELECT * FROM traffic_groups WHERE is_candidate(candidate);
 
+-- Sums over the ordinary channels of heads with outlier channels; not by
+-- phase, nor by position.
+CREATE OR REPLACE VIEW chosen_ordinary AS
+SELECT *, 0 AS stratum FROM ordinary_channels
+WHERE is_candidate(candidate) AND is_head(tensor, layer, kv_head)
+  AND is_source(source) AND is_asked(getvariable('workload'), workload);
+
 -- Magnitudes counted, over all heads.
 CREATE OR REPLACE VIEW chosen_magnitudes AS
 SELECT source, tensor, workload, magnitude, weight * num_values AS w_values
@@ -259,6 +266,41 @@ FROM (
     JOIN sampling USING (source, sampling_id)
   GROUP BY candidate, tensor, layer, kv_head, stratum
 );
+
+-- The two kinds of channels of heads in which a few outliers hold most of
+-- Σ x². One row per (candidate, tensor, layer, kv_head), of the traces in which
+-- the head has such channels.
+--   channel_count          ordinary channels of the head
+--   ordinary_error         Σ error² of what is not clipped, over Σ x², of these
+--   ordinary_sqnr_db       what rounding and clipping leave of these
+--   outlier_sqnr_db        the same of the others; NULL: they lose nothing
+--   ordinary_flushed_frac  share of these channels' values flushed to 0
+--   outlier_signal_frac    share of the head's Σ x² in the others
+CREATE OR REPLACE VIEW channel_classes AS
+WITH cells_of_both AS (
+  SELECT cells.*
+  FROM chosen_cells AS cells
+    SEMI JOIN chosen_ordinary
+      USING (source, candidate, layer, kv_head, tensor)
+)
+SELECT candidate, tensor, layer, kv_head, channel_count,
+  share(ordinary.w_sq_other_error, ordinary.w_sq_signal) AS ordinary_error,
+  ordinary.sqnr_db AS ordinary_sqnr_db,
+  sqnr_db(
+    greatest(whole.w_sq_signal - ordinary.w_sq_signal, 0),
+    greatest(whole.w_sq_error - ordinary.w_sq_error, 0)
+  ) AS outlier_sqnr_db,
+  ordinary.flushed_frac AS ordinary_flushed_frac,
+  1 - share(ordinary.w_sq_signal, whole.w_sq_signal) AS outlier_signal_frac
+FROM value_sums(chosen_ordinary) AS ordinary
+  JOIN value_sums(cells_of_both) AS whole
+    USING (candidate, tensor, layer, kv_head)
+  JOIN (
+    SELECT candidate, tensor, layer, kv_head,
+      max(channel_count) AS channel_count
+    FROM chosen_ordinary
+    GROUP BY ALL
+  ) USING (candidate, tensor, layer, kv_head);
 
 -- The same over all heads. One row per (candidate, tensor, stratum).
 --   num_heads               (layer, kv_head) pairs measured

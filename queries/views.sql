@@ -108,6 +108,17 @@ CREATE OR REPLACE VIEW magnitudes AS
 SELECT source, tensor, workload, sampling_id, magnitude, num_values
 FROM 'magnitudes.parquet';
 
+-- Sums over the ordinary channels of KV heads in which a few others, the
+-- outliers, hold most of Σ x². One row per (source, valid candidate with
+-- static scales, layer, kv_head, tensor, workload, sampling_id); no rows of
+-- other heads, and none where the replay made no counts or is of before 1.3.
+--   channel_count  ordinary channels of the head
+CREATE OR REPLACE VIEW ordinary_channels AS
+SELECT source, candidate, layer, kv_head, tensor, workload, sampling_id,
+  channel_count, num_values, num_clipped, num_flushed, sum_sq_signal,
+  sum_sq_error, sum_sq_clip_error, max_abs
+FROM 'ordinary_channels.parquet';
+
 -- One row per (source, row, layer, kv_head, tensor): the widest value of one
 -- token's vector, as its magnitude code, which orders like the magnitude; NULL
 -- where no value is finite, and then in no count of vectors.

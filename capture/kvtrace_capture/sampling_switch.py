@@ -143,7 +143,7 @@ def read_control(path: Path, started: CaptureSettings) -> CaptureSettings:
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise SettingsError("it is no regular file")
+            raise SettingsError("it is not a regular file")
         if found.st_uid not in (os.geteuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise SettingsError(
                 f"it belongs to user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}; expected "
@@ -155,7 +155,7 @@ def read_control(path: Path, started: CaptureSettings) -> CaptureSettings:
     try:
         changes = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"it is no JSON ({error})") from error
+        raise SettingsError(f"it is not JSON ({error})") from error
     if not isinstance(changes, dict):
-        raise SettingsError('it is no JSON object, expected one such as {"enabled": true}')
+        raise SettingsError('it is not a JSON object, expected one such as {"enabled": true}')
     return change_sampling(started, changes)

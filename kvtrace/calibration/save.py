@@ -72,7 +72,7 @@ def save_checkpoint(
     directory, checkpoint = Path(directory), Path(checkpoint)
     source = open_source(checkpoint)
     if source.root != checkpoint or source.config is None:
-        raise InputError(f"{checkpoint}: is no checkpoint directory with a config.json")
+        raise InputError(f"{checkpoint}: is not a checkpoint directory with a config.json")
     rewritten = checkpoint_configs(source, _granularity(scales))
     weight_map = _weights_without_scales(source)
     modules = _attention_modules(weight_map)

@@ -48,7 +48,7 @@ def read_model_shape(model: Path) -> ModelShape:
             f"{path}: cannot be read ({error.strerror}); expected a model's config.json"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no JSON ({error}); expected a model's config.json") from error
+        raise InputError(f"{path}: is not JSON ({error}); expected a model's config.json") from error
     text = dict(text_config(config)) if isinstance(config, dict) else None
     if not isinstance(text, dict):
         raise InputError(f"{path}: expected a JSON object with the model's sizes")

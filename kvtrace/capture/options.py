@@ -71,7 +71,7 @@ def parse_bytes(text: str) -> int:
     factor = _BYTES_OF_UNIT.get(match[2]) if match else None
     num_bytes = int(float(match[1]) * factor) if match and factor else 0
     if num_bytes < 1:
-        raise InputError(f"{text!r} is no number of bytes; expected one such as 20GB, 500MB or 1.5GiB")
+        raise InputError(f"{text!r} is not a number of bytes; expected one such as 20GB, 500MB or 1.5GiB")
     return num_bytes
 
 

@@ -66,15 +66,15 @@ def _prompt(number: int, line: bytes) -> Prompt:
     except UnicodeDecodeError as error:
         raise ValueError("is not UTF-8") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON ({error.msg} at column {error.colno})") from error
+        raise ValueError(f"is not JSON ({error.msg} at column {error.colno})") from error
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
     try:
         json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError("has half of a surrogate pair, which is no text") from error
+        raise ValueError("has half of a surrogate pair, which is not text") from error
     if not isinstance(fields, dict):
-        raise ValueError('is no JSON object, expected {"prompt": …, "workload": …}')
+        raise ValueError('is not a JSON object, expected {"prompt": …, "workload": …}')
     unknown = [plain(key) for key in fields if key not in KEYS]
     if unknown:
         raise ValueError(f"has {', '.join(unknown)}; known are {', '.join(KEYS)}")

@@ -114,7 +114,7 @@ def check_output(output: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise OutputExistsError(f"{output}: exists; give another name, or --force to overwrite it")
     if not (output / TRACE_FILE).is_file():
-        raise OutputExistsError(f"{output}: exists and is no trace; --force overwrites traces alone")
+        raise OutputExistsError(f"{output}: exists and is not a trace; --force only overwrites traces")
 
 
 def _job(run: OfflineRun, options: CaptureOptions) -> dict[str, Any]:

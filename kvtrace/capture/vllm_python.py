@@ -65,7 +65,7 @@ def _checked(path: Path) -> Path:
         found = json.loads(looked.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise VLLMNotFoundError(
-            f"{path}: is no Python that runs ({type(error).__name__}); expected that of vLLM's environment"
+            f"{path}: is not a Python that runs ({type(error).__name__}); expected that of vLLM's environment"
         ) from error
     if not found["has_vllm"]:
         raise VLLMNotFoundError(f"{path}: has no vllm; expected vLLM {OLDEST_VLLM} or newer there")

@@ -17,7 +17,9 @@ def choose_device(name: str | None = None) -> str:
         return "cuda:0" if _num_cuda_devices() else "cpu"
     found = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
     if found is None:
-        raise DeviceError(f"--device {name!r} is no device that kvtrace uses; expected cpu, cuda or cuda:N")
+        raise DeviceError(
+            f"--device {name!r} is not a device that kvtrace uses; expected cpu, cuda or cuda:N"
+        )
     if name == "cpu":
         return name
     index, devices = int(found[1] or 0), _num_cuda_devices()

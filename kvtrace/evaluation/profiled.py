@@ -10,6 +10,7 @@ import numpy as np
 
 from kvtrace.evaluation.evaluate import evaluate_tensor
 from kvtrace.evaluation.in_order import worked_on
+from kvtrace.evaluation.ordinary import OrdinarySums, ordinary_sums
 from kvtrace.evaluation.scale_batch import scales_of_tensor
 from kvtrace.evaluation.sums import Vectors
 
@@ -30,16 +31,21 @@ def replay_profile(
     device: str,
     *,
     with_vectors: bool = True,
-) -> Iterator[TensorSums | Vectors]:
+) -> Iterator[TensorSums | Vectors | OrdinarySums]:
     """Yield the vectors of every layer, K and V, if asked for, and the sums, by layer.
 
-    applied: as in `replay_directly`.
+    applied: as in `replay_directly`. Sums of ordinary channels come where the profile tells them apart.
     """
 
-    def evaluate(tensor: TensorProfile) -> list[TensorSums | Vectors]:
+    def evaluate(tensor: TensorProfile) -> list[TensorSums | Vectors | OrdinarySums]:
         scales = scales_of_tensor(applied, tensor.record)
         vectors = vectors_of(tensor) if with_vectors else ()
-        return [*vectors, evaluate_tensor(tensor, cells, scales, len(applied), device)]
+        ordinary = ordinary_sums(tensor, cells, scales, device)
+        return [
+            *vectors,
+            evaluate_tensor(tensor, cells, scales, len(applied), device),
+            *([ordinary] if ordinary else []),
+        ]
 
     return chain.from_iterable(worked_on(evaluate, profile.tensors(), num_threads(device)))
 

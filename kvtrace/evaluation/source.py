@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvtrace.evaluation.audited import audit_artifacts
 from kvtrace.evaluation.magnitudes import magnitude_counts
+from kvtrace.evaluation.ordinary import OrdinaryChannels, OrdinarySums
 from kvtrace.evaluation.profiled import replay_profile
 from kvtrace.evaluation.sums import CellSums, TensorSums, sums_alone
 from kvtrace.evaluation.sweep import sweep
@@ -117,7 +118,7 @@ class SourceReplay:
         applied: Sequence[AppliedScales],
         *,
         with_vectors: bool = True,
-    ) -> Iterator[TensorSums | Vectors]:
+    ) -> Iterator[TensorSums | Vectors | OrdinarySums]:
         values = replay_profile(profile, cells, applied, self._device, with_vectors=with_vectors)
         if self._request.method != "verify":
             return values
@@ -130,11 +131,14 @@ class SourceReplay:
         self.were_read = True
         yield from replay_directly(self._trace, cells, applied, self._device, progress=self._progress)
 
-    def _with_online(self, values: Iterable[TensorSums | Vectors]) -> Iterator[SourceValue]:
+    def _with_online(self, values: Iterable[TensorSums | Vectors | OrdinarySums]) -> Iterator[SourceValue]:
         """Yield the vectors, and the sums with those of online policies filled in."""
         names = tuple(one.candidate.name for one in self._applied)
         online = list(self._online())
         for value in values:
+            if isinstance(value, OrdinarySums):
+                yield OrdinaryChannels(names, value)
+                continue
             if not isinstance(value, TensorSums):
                 yield value
                 continue
@@ -158,7 +162,7 @@ class SourceReplay:
 
 
 def _by_cell(
-    cells: Cells, names: tuple[str, ...], values: Iterable[TensorSums | Vectors]
+    cells: Cells, names: tuple[str, ...], values: Iterable[TensorSums | Vectors | OrdinarySums]
 ) -> Iterator[CellSums]:
     for sums in sums_alone(values):
         yield CellSums(cells, names, sums)

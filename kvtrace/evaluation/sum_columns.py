@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kvtrace.evaluation.sums import CellSums
 from kvtrace.evaluation.sweep import LOG2_MULTIPLES
 from kvtrace.numerics.captured import magnitudes_of
 from kvtrace.numerics.formats import find_format
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.evaluation.magnitudes import MagnitudeCounts
-    from kvtrace.evaluation.sums import CellSums, TensorSums, Vectors
+    from kvtrace.evaluation.ordinary import OrdinaryChannels
+    from kvtrace.evaluation.sums import TensorSums, Vectors
     from kvtrace.evaluation.sweep import SweepSums
 
 
@@ -26,12 +28,11 @@ def cell_columns(source: str, one: CellSums) -> dict[str, Any]:
     """Return one layer's sums, K or V, by cell: a row per candidate, cell and head that has vectors."""
     rows = _SumRows(source, one)
     values = one.sums.values
-    max_abs = magnitudes_of(values.max_code.clip(min=0), one.sums.dtype).astype(np.float64)
     return {
         **rows.columns(),
         "position_octave": rows.of_cells(one.cells.octave),
         "num_nonfinite": rows.of_values(values.num_nonfinite),
-        "max_abs": pa.array(rows.of_values(max_abs), mask=rows.of_values(values.max_code) < 0),
+        "max_abs": rows.max_abs(),
     }
 
 
@@ -54,6 +55,12 @@ class _SumRows:
 
     def of_values(self, array: NDArray[Any]) -> NDArray[Any]:
         return np.tile(array[self._cell, self._head], len(self._names))
+
+    def max_abs(self) -> pa.Array:
+        """Return the largest finite magnitudes; NULL where there is none."""
+        max_code = self._sums.values.max_code
+        values = magnitudes_of(max_code.clip(min=0), self._sums.dtype).astype(np.float64)
+        return pa.array(self.of_values(values), mask=self.of_values(max_code) < 0)
 
     def columns(self) -> dict[str, Any]:
         cells, names, sums = self._cells, self._names, self._sums
@@ -83,6 +90,15 @@ _ERROR_COLUMNS: Final = (
     "sum_sq_error",
     "sum_sq_clip_error",
 )
+
+
+def ordinary_columns(source: str, one: OrdinaryChannels) -> dict[str, Any]:
+    """Return one layer's sums over ordinary channels: a row per candidate, stratum and head with vectors."""
+    ordinary, sums = one.ordinary, one.ordinary.sums
+    names = tuple(one.candidates[number] for number in ordinary.numbers)
+    rows = _SumRows(source, CellSums(ordinary.strata, names, sums))
+    channels = np.broadcast_to(ordinary.channel_count, sums.values.num_vectors.shape)
+    return {**rows.columns(), "channel_count": rows.of_values(channels), "max_abs": rows.max_abs()}
 
 
 def vector_columns(source: str, vectors: Vectors) -> dict[str, Any]:

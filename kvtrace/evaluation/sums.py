@@ -77,7 +77,7 @@ class CellSums:
     sums: TensorSums
 
 
-def sums_alone(values: Iterable[TensorSums | Vectors]) -> Iterator[TensorSums]:
+def sums_alone(values: Iterable[object]) -> Iterator[TensorSums]:
     """Yield the sums among what a replay yields."""
     for value in values:
         if isinstance(value, TensorSums):

@@ -12,11 +12,13 @@ from kvtrace.calibration.manifest import parse_manifest
 from kvtrace.candidates.applied import AppliedScales
 from kvtrace.evaluation.audited import ArtifactFindings
 from kvtrace.evaluation.magnitudes import MagnitudeCounts
+from kvtrace.evaluation.ordinary import OrdinaryChannels
 from kvtrace.evaluation.sum_columns import (
     cell_columns,
     chosen,
     group_columns,
     magnitude_columns,
+    ordinary_columns,
     repeated,
     sweep_columns,
     vector_columns,
@@ -41,7 +43,9 @@ if TYPE_CHECKING:
     from kvtrace.scales import ScaleArtifact
     from kvtrace.trace.reader import Trace
 
-    SourceValue = AppliedScales | ArtifactFindings | SweepSums | MagnitudeCounts | Vectors | CellSums
+    SourceValue = (
+        AppliedScales | ArtifactFindings | SweepSums | MagnitudeCounts | Vectors | CellSums | OrdinaryChannels
+    )
     """What the replay of one source yields."""
 
 
@@ -94,6 +98,8 @@ def write_source(run: RunWriter, source: str, trace: Trace, values: Iterable[Sou
                 run.write(schema.MAGNITUDES, magnitude_columns(source, value))
             case Vectors():
                 run.write(schema.VECTORS, vector_columns(source, value))
+            case OrdinaryChannels():
+                run.write(schema.ORDINARY_CHANNELS, ordinary_columns(source, value))
             case CellSums():
                 if value.cells.request_group is None:
                     run.write(schema.CELLS, cell_columns(source, value))

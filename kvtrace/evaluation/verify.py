@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvtrace.evaluation.ordinary import OrdinarySums
     from kvtrace.evaluation.sums import Vectors
     from kvtrace.profile.store import StoredProfile
 
@@ -26,13 +27,14 @@ RELATIVE_TOLERANCE: Final = 1e-9
 
 def verified(
     profile: StoredProfile,
-    profiled: Iterable[TensorSums | Vectors],
+    profiled: Iterable[TensorSums | Vectors | OrdinarySums],
     direct: Iterable[TensorSums | Vectors],
     *,
     with_vectors: bool = True,
-) -> Iterator[TensorSums | Vectors]:
+) -> Iterator[TensorSums | Vectors | OrdinarySums]:
     """Yield what a replay over the profile yields: vectors as they come, sums once all have been compared.
 
+    Sums of ordinary channels have nothing to be compared with: `inspect --verify` recounts them.
     with_vectors: whether the profile's vectors are compared too.
     Raises ReplayMismatchError: the element-wise replay yields something else.
     """

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kvtrace.numerics.captured import MAX_FINITE_CODE
-from kvtrace.profile.counts import PartialCounts, TensorProfile, add_counts
+from kvtrace.profile.counts import OutlierCounts, PartialCounts, TensorProfile, add_counts
+from kvtrace.profile.outlier_channels import outlier_channels, sampled_refs, sampled_rows
 from kvtrace.trace.ownership import HeadOwners
 from kvtrace.trace.profile_format import ABSENT, HAS_NONFINITE, NO_FINITE_VALUE, TensorRecord
 
@@ -83,10 +84,17 @@ def profile_tensors(
 ) -> Iterator[TensorProfile]:
     """Yield the profile of every layer, K and V, over a partition of all tokens, as they get ready.
 
-    device: cpu, cuda or cuda:N; numpy: without compiled code. Otherwise as `count_tensors`.
+    device: cpu, cuda or cuda:N; numpy: without compiled code. Otherwise as `count_tensors`. Outlier channels
+    are counted apart where cells hold requests of every group: intervals are not made of them.
     """
     yield from count_tensors(
-        trace, cells.of_token, len(cells), device, memory_bytes=memory_bytes, progress=progress
+        trace,
+        cells.of_token,
+        len(cells),
+        device,
+        outliers_apart=cells.request_group is None,
+        memory_bytes=memory_bytes,
+        progress=progress,
     )
 
 
@@ -96,6 +104,7 @@ def count_tensors(
     num_cells: int,
     device: str,
     *,
+    outliers_apart: bool = False,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> Iterator[TensorProfile]:
@@ -113,7 +122,9 @@ def count_tensors(
     owners = HeadOwners(trace)
     with ThreadPoolExecutor(workers, thread_name_prefix="kvtrace-profile") as pool:
         pending = [
-            pool.submit(_profile_tensor, trace, rows, owners, refs, device, share)
+            pool.submit(
+                _profile_tensor, trace, rows, owners, refs, device, share, outliers_apart=outliers_apart
+            )
             for refs in refs_of_tensor.values()
         ]
         try:
@@ -134,25 +145,40 @@ def _profile_tensor(
     refs: Sequence[BlockRef],
     device: str,
     memory_bytes: int,
+    *,
+    outliers_apart: bool,
 ) -> TensorProfile:
     layer = trace.layers[refs[0].layer.index]
     absmax = np.full((len(trace.tokens), len(layer.kv_heads)), ABSENT, np.uint16)
-    parts = []
+    parts, outlier_parts = [], []
+    channels: dict[int, tuple[int, ...]] = {}  # by place along the kv_head axis
     for group in _groups(refs, memory_bytes):
         kv_heads = group[0].layer.kv_heads
         axes = owners.owned_axes(group[0].store, layer.index, kv_heads)
         if not axes:
             continue
         places = [layer.kv_heads.index(kv_heads[axis]) for axis in axes]
-        values, by_cell = _load(group), rows.of(group)
+        by_cell = rows.of(group)
+        if outliers_apart and places[0] not in channels:
+            values, looked_at = _load_and_look(group, [ref for ref in refs if ref.store is group[0].store])
+            channels.update(zip(places, outlier_channels(looked_at[:, axes], layer.dtype), strict=True))
+        else:
+            values = _load(group)
         if len(axes) < values.shape[1]:
             values = np.ascontiguousarray(values[:, axes])
         part, maxima = _count(values, by_cell, tuple(places), device)
         parts.append(part)
+        for axis, place in enumerate(places):
+            if channels.get(place):
+                own = values[:, axis].take(channels[place], axis=1)[:, None]
+                outlier_parts.append(_count(own, by_cell, (place,), device)[0])
         maxima = _flag_nonfinite(maxima, values, by_cell.row, MAX_FINITE_CODE[layer.dtype])
         for axis, place in enumerate(places):
             absmax[by_cell.token, place] = maxima[:, axis]
     code, count, start = add_counts(parts, len(layer.kv_heads), rows.num_cells)
+    outliers = None
+    if outlier_parts:
+        outliers = OutlierCounts(*add_counts(outlier_parts, len(layer.kv_heads), rows.num_cells))
     record = TensorRecord(
         layer=layer.index,
         tensor=refs[0].tensor,
@@ -160,8 +186,12 @@ def _profile_tensor(
         head_dim=refs[0].spec.row_shape[1],
         dtype=layer.dtype,
         num_entries=len(code),
+        outlier_channels=tuple(channels.get(place, ()) for place in range(len(layer.kv_heads)))
+        if outliers_apart
+        else None,
+        num_outlier_entries=len(outliers.code) if outliers else 0,
     )
-    return TensorProfile(record, code, count, start, absmax)
+    return TensorProfile(record, code, count, start, absmax, outliers)
 
 
 def _groups(refs: Sequence[BlockRef], memory_bytes: int) -> Iterator[list[BlockRef]]:
@@ -186,6 +216,18 @@ def _load(group: Sequence[BlockRef]) -> NDArray[np.uint16]:
     for number, ref in enumerate(group):
         store.read_chunk(spec, ref.chunk, values[number * size : (number + 1) * size])
     return values
+
+
+def _load_and_look(
+    group: Sequence[BlockRef], of_rank: Sequence[BlockRef]
+) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+    """Return the same of a rank's first chunks, and rows of all its chunks to find outlier channels in."""
+    sampled = sampled_refs(of_rank)
+    if len(group) == len(of_rank):
+        values = _load(group)
+        return values, values[sampled_rows(group, sampled)]
+    looked_at = _load(sampled)[sampled_rows(sampled, sampled)]
+    return _load(group), looked_at
 
 
 def _scratch_array(shape: tuple[int, ...]) -> NDArray[np.uint16]:

@@ -20,6 +20,15 @@ _CODE_BITS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
+class OutlierCounts:
+    """Counts of the values in outlier channels alone, which are among those of the `TensorProfile` too."""
+
+    code: NDArray[np.uint16]
+    count: NDArray[np.uint32]
+    start: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
 class TensorProfile:
     """Counts and vector maxima of one layer, K or V. The arrays are those of `trace.profile_format`."""
 
@@ -28,6 +37,22 @@ class TensorProfile:
     count: NDArray[np.uint32]
     start: NDArray[np.int64]
     absmax: NDArray[np.uint16]
+    outliers: OutlierCounts | None = None
+    """None: no head has outlier channels, or they were not looked for."""
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by their names in `trace.profile_format`."""
+        own: dict[str, NDArray[Any]] = {
+            "code": self.code,
+            "count": self.count,
+            "start": self.start,
+            "absmax": self.absmax,
+        }
+        if self.outliers is None:
+            return own
+        names = ("code", "count", "start")
+        return own | {f"outlier_{name}": getattr(self.outliers, name) for name in names}
 
     @property
     def num_cells(self) -> int:
@@ -37,7 +62,7 @@ class TensorProfile:
     @property
     def num_bytes(self) -> int:
         """Return the bytes in memory."""
-        return self.code.nbytes + self.count.nbytes + self.start.nbytes + self.absmax.nbytes
+        return sum(array.nbytes for array in self.arrays.values())
 
     @property
     def is_present(self) -> NDArray[np.bool_]:
@@ -59,18 +84,25 @@ class TensorProfile:
         return code
 
     def of_heads(self, heads: slice) -> TensorProfile:
-        """Return the part of some consecutive KV heads."""
+        """Return the part of some consecutive KV heads, outlier channels not told apart."""
         places = range(*heads.indices(len(self.record.kv_heads)))
         start = self.start[places.start * self.num_cells : places.stop * self.num_cells + 1]
         entries = slice(start[0], start[-1])
         record = self.record.model_copy(
-            update={"kv_heads": self.record.kv_heads[heads], "num_entries": int(start[-1] - start[0])}
+            update={
+                "kv_heads": self.record.kv_heads[heads],
+                "num_entries": int(start[-1] - start[0]),
+                "outlier_channels": None,
+            }
         )
         absmax = self.absmax[:, heads]
         return TensorProfile(record, self.code[entries], self.count[entries], start - start[0], absmax)
 
     def all_cells(self) -> TensorProfile:
-        """Return the counts of all cells together, as one cell. They are int64: sums may pass 2^32."""
+        """Return the counts of all cells together, as one cell. They are int64: sums may pass 2^32.
+
+        Outlier channels are not told apart in it.
+        """
         num_heads = len(self.record.kv_heads)
         head = np.repeat(np.arange(num_heads), np.diff(self.start[:: self.num_cells]))
         keys = (head << _CODE_BITS) | self.code
@@ -79,7 +111,7 @@ class TensorProfile:
         occurs = np.flatnonzero(counts)
         start = np.searchsorted(occurs, np.arange(num_heads + 1) << _CODE_BITS).astype(np.int64)
         code = (occurs & ((1 << _CODE_BITS) - 1)).astype(np.uint16)
-        record = self.record.model_copy(update={"num_entries": len(occurs)})
+        record = self.record.model_copy(update={"num_entries": len(occurs), "outlier_channels": None})
         return TensorProfile(record, code, counts[occurs], start, self.absmax)
 
 

@@ -70,7 +70,7 @@ def ready_profile(
     there is no room for their counts.
     """
     found = find_profile(trace, directory)
-    if found and found.is_over(cells):
+    if found and found.serves(cells):
         files = f"{found.num_reread:,} tensor files"
         reread = f"its profile was used; {files} had other times, were reread and are the same"
         found = replace(found, cells=cells)

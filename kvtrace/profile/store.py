@@ -14,7 +14,7 @@ from kvtrace.files.regular import read_regular
 from kvtrace.files.staging import locked, put, staged
 from kvtrace.profile.arrays import read_array, write_array, write_group
 from kvtrace.profile.chunk_list import chunk_stats, read_chunk_list, reread_changed, write_chunk_list
-from kvtrace.profile.counts import TensorProfile
+from kvtrace.profile.counts import OutlierCounts, TensorProfile
 from kvtrace.profile.own_seal import is_own, own_seal
 from kvtrace.profile.validate import problem_of_arrays, problem_of_record
 from kvtrace.trace.cells import find_cells, find_group_cells
@@ -69,6 +69,14 @@ class StoredProfile:
         """Return whether its cells are these, in this order."""
         return self.record.cells == tuple(_cell_records(cells))
 
+    def serves(self, cells: Cells) -> bool:
+        """Return whether it is over these cells, and outlier channels are told apart where they can be.
+
+        They are not in a profile of before 1.3; where the trace has no tensors any more, it serves as it is.
+        """
+        has_all = all(one.outlier_channels is not None for one in self.record.tensors)
+        return self.is_over(cells) and (has_all or self.stands_alone or cells.request_group is not None)
+
     def tensors(self) -> Iterator[TensorProfile]:
         """Yield every layer's K and V, by layer; the next ones are read meanwhile, and up to 64 MiB are kept.
 
@@ -105,6 +113,9 @@ class StoredProfile:
             "count": record.num_entries,
             "start": len(record.kv_heads) * len(self.record.cells) + 1,
             "absmax": self.record.num_tokens,
+            "outlier_code": record.num_outlier_entries,
+            "outlier_count": record.num_outlier_entries,
+            "outlier_start": len(record.kv_heads) * len(self.record.cells) + 1,
         }
         specs = tensor_specs(record)
         crcs = record.crcs or (None,) * len(specs)
@@ -113,7 +124,8 @@ class StoredProfile:
             name: read_array(self.path, spec, lengths[name], crc, sha256, mend=self.mend)
             for (name, spec), crc, sha256 in zip(specs.items(), crcs, digests, strict=True)
         }
-        tensor = TensorProfile(record, **arrays)
+        own = [arrays.pop(name) for name in tuple(arrays) if name.startswith("outlier_")]
+        tensor = TensorProfile(record, **arrays, outliers=OutlierCounts(*own) if own else None)
         if problem := problem_of_arrays(tensor, None if self.cells is None else self.cells.of_token):
             name, why = problem
             raise IntegrityError(f"{chunk_path(self.path, specs[name], 0)}: is invalid ({why}). {self.mend}")
@@ -186,8 +198,13 @@ def _recount(trace: Trace, profile: StoredProfile, cells: Cells) -> None:
     for counted in profile_tensors(trace, cells, "numpy"):
         record = records[counted.record.layer, counted.record.tensor]
         stored = profile.read(record)
+        if record.outlier_channels not in (None, counted.record.outlier_channels):
+            raise IntegrityError(
+                f"{profile.path / PROFILE_FILE}: is invalid (the outlier channels of layer {record.layer} "
+                f"{record.tensor} are others in the tensors). {profile.mend}"
+            )
         for name, spec in tensor_specs(record).items():
-            if not np.array_equal(getattr(stored, name), getattr(counted, name)):
+            if not np.array_equal(stored.arrays[name], counted.arrays[name]):
                 file = chunk_path(profile.path, spec, 0)
                 raise IntegrityError(
                     f"{file}: is invalid (it differs from the tensors, counted again). {profile.mend}"
@@ -246,7 +263,7 @@ def put_profile(made: StoredProfile, trace: Trace, cells: Cells, path: Path) -> 
     with locked(path.parent):
         if path.parent == trace.path:
             other = find_profile(trace, path.name)
-            if other is not None and other.is_over(cells):
+            if other is not None and other.serves(cells):
                 return other
         put(made.path, path)
     return StoredProfile(path, made.record, cells=cells)
@@ -255,7 +272,7 @@ def put_profile(made: StoredProfile, trace: Trace, cells: Cells, path: Path) -> 
 def _write_tensor(root: Path, tensor: TensorProfile) -> TensorRecord:
     specs = tensor_specs(tensor.record)
     write_group(root, specs["code"].path.rpartition("/")[0])
-    files = [write_array(root, spec, getattr(tensor, name)) for name, spec in specs.items()]
+    files = [write_array(root, spec, tensor.arrays[name]) for name, spec in specs.items()]
     return tensor.record.model_copy(
         update={"crcs": tuple(f.crc for f in files), "sha256": tuple(f.sha256 for f in files)}
     )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.numerics.captured import MAX_FINITE_CODE
-from kvtrace.trace.profile_format import HAS_NONFINITE, NO_FINITE_VALUE
+from kvtrace.profile.validate_outliers import problems_of_channels, problems_of_outliers
+from kvtrace.trace.profile_format import HAS_NONFINITE, NO_FINITE_VALUE, tensor_specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
 _NUM_CODES: Final = 1 << 15
-_NUM_FILES: Final = 4
 
 
 def problem_of_record(record: ProfileRecord, trace: Trace) -> str | None:
@@ -109,9 +109,11 @@ def _problems_of_tensor(
     most = len(layer.kv_heads) * min(num_cells * _NUM_CODES, num_tokens * head_dim)
     if not 0 <= record.num_entries <= most:
         yield f"has {record.num_entries:,} entries, expected 0 to {most:,}"
+    yield from problems_of_channels(record, num_cells, num_tokens)
+    num_files = len(tensor_specs(record))
     for checksums in (record.crcs, record.sha256):
-        if checksums is not None and len(checksums) != _NUM_FILES:
-            yield f"has {len(checksums)} checksums, expected {_NUM_FILES}"
+        if checksums is not None and len(checksums) != num_files:
+            yield f"has {len(checksums)} checksums, expected {num_files}"
 
 
 def _problems_of_arrays(
@@ -137,6 +139,7 @@ def _problems_of_arrays(
         token, head = divmod(at, tensor.absmax.shape[1])
         found = f"0x{tensor.absmax[token, head]:04x}"
         yield "absmax", f"token {token:,} has {found}, expected a finite code or a mark of none"
+    yield from problems_of_outliers(tensor)
     if cell_of_token is not None:
         yield from _problems_of_sums(tensor, cell_of_token)
 

@@ -24,6 +24,7 @@ _PHASE = Column("phase", "string", "prefill or decode")
 _OCTAVE = Column("position_octave", "int32", "floor(log2(position)); position 0 counts with 1")
 _NUM_VALUES = Column("num_values", "int64", "finite values")
 _CLIPPED_AS_IN_CELLS = Column("num_clipped", "int64", "as in cells")
+_MAX_ABS = Column("max_abs", "float64", "largest finite |x|; NULL where there is none")
 _SUMS = (
     Column("num_flushed", "int64", "non-zero values that become 0"),
     Column("sum_sq_signal", "float64", "Σ x²"),
@@ -206,7 +207,7 @@ CELLS: Final = Table(
             "values beyond the point where rounding leaves MAX (464 for e4m3fn)",
         ),
         *_SUMS,
-        Column("max_abs", "float64", "largest finite |x|; NULL where there is none"),
+        _MAX_ABS,
     ),
 )
 
@@ -248,6 +249,26 @@ MAGNITUDES: Final = Table(
         Column("num_values", "int64", "values of that magnitude"),
     ),
     since=1,
+)
+
+ORDINARY_CHANNELS: Final = Table(
+    "ordinary_channels",
+    "source × valid candidate with static scales × layer × kv_head × tensor × workload × sampling_id, of KV "
+    "heads in which a few channels, the outliers, hold most of Σ x²; absent where no counts were made (a "
+    "direct replay)",
+    (
+        _SOURCE,
+        _CANDIDATE,
+        *_HEAD,
+        _WORKLOAD,
+        _SAMPLING_ID,
+        Column("channel_count", "int32", "channels of the head that are no outliers"),
+        Column("num_values", "int64", "finite values in these channels, as in all that follow"),
+        _CLIPPED_AS_IN_CELLS,
+        *_SUMS,
+        _MAX_ABS,
+    ),
+    since=3,
 )
 
 VECTORS: Final = Table(
@@ -316,6 +337,7 @@ TABLES: Final = (
     CELLS,
     GROUPS,
     MAGNITUDES,
+    ORDINARY_CHANNELS,
     VECTORS,
     FINDINGS,
     SWEEP,

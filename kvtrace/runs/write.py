@@ -141,7 +141,7 @@ def check_output(out: Path, *, force: bool) -> None:
         raise InputError(f"{out}: the working directory lies there; give a new name for the run")
     kept = _not_of_a_run(out)
     if kept is not None:
-        what = "is no run" if kept == out else f"holds {plain(kept.name, 80)} besides a run"
+        what = "is not a run" if kept == out else f"holds {plain(kept.name, 80)} besides a run"
         raise OutputExistsError(f"{out}: {what}, so nothing overwrites it; give another name")
     if not force:
         raise OutputExistsError(f"{out}: exists; give another name, or --force to overwrite it")

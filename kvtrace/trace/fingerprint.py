@@ -158,5 +158,5 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
             raise ValueError(f"{path}: is cut")
         header = parse_strict_json(file.read(length))
     if not isinstance(header, dict):
-        raise ValueError(f"{path}: the header is no JSON object")
+        raise ValueError(f"{path}: the header is not a JSON object")
     return header, 8 + length

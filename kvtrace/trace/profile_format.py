@@ -8,6 +8,8 @@
       layers/NN/{k,v}/count     [entry] uint32, how many values have that code
       layers/NN/{k,v}/start     [kv_head × cell + 1] int64, where each (kv_head, cell) begins
       layers/NN/{k,v}/absmax    [token, kv_head] uint16, code of the vector's largest finite magnitude
+      layers/NN/{k,v}/outlier_{code,count,start}    the same as code, count and start, of the values in
+                                outlier channels alone; absent where no KV head has such channels
 
     NAME.kvtrace/profile-groups/    the same over other cells, for intervals: workload × phase × sampling_id
                                     × group of requests. Made when intervals were first asked for
@@ -25,7 +27,7 @@ from typing import Final, Literal
 from kvtrace.trace.format import ArraySpec, StoredDtype
 from kvtrace.trace.sealed import Hex, Record
 
-PROFILE_SCHEMA_VERSION: Final = "1.2"
+PROFILE_SCHEMA_VERSION: Final = "1.3"
 PROFILE_DIRECTORY: Final = "profile"
 GROUPS_DIRECTORY: Final = "profile-groups"
 PROFILE_FILE: Final = "profile.json"
@@ -61,6 +63,11 @@ class TensorRecord(Record):
     """CRC32C that the files of `tensor_specs` end with, in that order. Since 1.1."""
     sha256: tuple[Hex, ...] | None = None
     """Of the same files: what `ProfileRecord.seal` vouches for. Since 1.2."""
+    outlier_channels: tuple[tuple[int, ...], ...] | None = None
+    """Of each KV head, ascending: the few channels that hold most of its Σ x²
+    (`kvtrace.profile.outlier_channels`). None: not looked for. Since 1.3."""
+    num_outlier_entries: int = 0
+    """Since 1.3."""
 
 
 class ProfileRecord(Record):
@@ -90,7 +97,7 @@ def chunk_specs() -> tuple[ArraySpec, ...]:
 
 
 def tensor_specs(record: TensorRecord) -> dict[str, ArraySpec]:
-    """Return the arrays of one layer, K or V, by name: code, count, start, absmax."""
+    """Return the arrays of one layer, K or V, by name: code, count, start, absmax, and those of outliers."""
     path = f"layers/{record.layer:02d}/{record.tensor}"
     attributes = {"dtype": record.dtype, "head_axis": "kv"}
 
@@ -105,9 +112,8 @@ def tensor_specs(record: TensorRecord) -> dict[str, ArraySpec]:
         row_shape=(len(record.kv_heads),),
         attributes={**attributes, "axes": ["token", "kv_head"]},
     )
-    return {
-        "code": spec("code", "uint16", "entry"),
-        "count": spec("count", "uint32", "entry"),
-        "start": spec("start", "int64", "head_and_cell"),
-        "absmax": absmax,
-    }
+    counts = {"code": ("uint16", "entry"), "count": ("uint32", "entry"), "start": ("int64", "head_and_cell")}
+    specs = {name: spec(name, *kind) for name, kind in counts.items()} | {"absmax": absmax}
+    if any(record.outlier_channels or ()):
+        specs |= {f"outlier_{name}": spec(f"outlier_{name}", *kind) for name, kind in counts.items()}
+    return specs

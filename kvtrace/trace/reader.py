@@ -234,7 +234,9 @@ def check_schema_version(file: Path, supported: str) -> None:
     except (OSError, ValueError, RecursionError):
         return
     if not isinstance(content, dict) or "schema_version" not in content:
-        raise NotATraceError(f"{file}: is no record of kvtrace: expected a JSON object with a schema_version")
+        raise NotATraceError(
+            f"{file}: is not a record of kvtrace: expected a JSON object with a schema_version"
+        )
     found = str(content["schema_version"])
     if found.split(".")[0] != supported.split(".")[0]:
         raise SchemaVersionError(

@@ -160,7 +160,7 @@ def check_commit(path: Path, rank: RankRecord, commit: CommitRecord) -> None:
     for number, chunk in enumerate(commit.chunks):
         if len(set(chunk.lost)) < len(chunk.lost) or not tensors.issuperset(chunk.lost):
             raise IntegrityError(
-                f"{path / COMMIT_FILE}: chunks.{number}.lost names an array twice, or one that is no "
+                f"{path / COMMIT_FILE}: chunks.{number}.lost names an array twice, or one that is not a "
                 f"tensor of rank.json. {COPY_OR_REPAIR}"
             )
 

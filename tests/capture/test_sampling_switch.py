@@ -104,12 +104,12 @@ def test_a_rewritten_file_that_says_the_same_changes_nothing(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ('{"enabled": fal', "it is no JSON"),
-        ("[true]", "it is no JSON object"),
+        ('{"enabled": fal', "it is not JSON"),
+        ("[true]", "it is not a JSON object"),
         ({"enable": False}, "'enable' cannot be changed"),
         ({"request_fraction": 2}, "request_fraction is 2"),
         ('{"request_fraction": 1' + "0" * 400 + "}", "request_fraction is 1000"),
-        ("[" * 60_000, "it is no JSON"),
+        ("[" * 60_000, "it is not JSON"),
         ('{"workloads": ["\\ud800"]}', "is never the label of a request"),
         ('{"workloads": ["' + "x" * 70_000 + '"]}', "larger than 65536 bytes"),
     ],

@@ -74,7 +74,7 @@ def test_sizes_come_from_config_json_and_an_option_goes_before(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "expected a JSON object"),
         ('{"num_attention_heads": 4}', "num_hidden_layers is None"),
         ('{"num_attention_heads": 4, "num_hidden_layers": 2, "hidden_size": 8, "dtype": "int4"}', "'int4'"),

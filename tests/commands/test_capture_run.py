@@ -62,8 +62,8 @@ def test_prompts_and_messages_are_read_with_their_labels_and_empty_lines_passed_
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{", "is no JSON"),
-        ("[1]", "is no JSON object"),
+        ("{", "is not JSON"),
+        ("[1]", "is not a JSON object"),
         ('{"workload": "chat"}', 'either "prompt" or "messages"'),
         ('{"prompt": "a", "messages": [], "workload": "chat"}', 'either "prompt" or "messages"'),
         ('{"prompt": "a"}', "has no workload"),
@@ -121,13 +121,13 @@ def test_a_python_that_cannot_capture_is_refused_with_what_it_lacks(
 def test_without_a_vllm_anywhere_the_option_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert_one_line_error(run(tmp_path), "no vLLM", "--vllm-python")
-    assert_one_line_error(run(tmp_path, "--vllm-python", "/nowhere"), "/nowhere", "is no Python that runs")
+    assert_one_line_error(run(tmp_path, "--vllm-python", "/nowhere"), "/nowhere", "is not a Python that runs")
 
 
 def test_what_exists_is_kept_unless_it_is_a_trace_to_be_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out.kvtrace").mkdir()
     assert_one_line_error(run(tmp_path), "out.kvtrace: exists", "--force")
-    assert_one_line_error(run(tmp_path, "--force"), "is no trace")
+    assert_one_line_error(run(tmp_path, "--force"), "is not a trace")
     (tmp_path / "out.kvtrace").rename(tmp_path / "elsewhere")
     (tmp_path / "out.kvtrace").symlink_to(tmp_path / "elsewhere")
     assert_one_line_error(run(tmp_path, "--force"), "out.kvtrace: is a link")

@@ -315,14 +315,14 @@ class TestOutput:
             (out / "thesis.tex").write_text("…")
         else:
             out.write_text("…")
-        with pytest.raises(OutputExistsError, match="is no run"):
+        with pytest.raises(OutputExistsError, match="is not a run"):
             replay(ReplayRequest([trace], [Bf16()]), out, force=True)
         assert out.exists()
 
     @pytest.mark.parametrize(
         ("content", "kept"),
         [
-            ({"run.json": '{"scripts": {}}', "thesis.tex": "…"}, "is no run"),
+            ({"run.json": '{"scripts": {}}', "thesis.tex": "…"}, "is not a run"),
             ({"notes.txt": "…"}, "holds notes.txt besides a run"),
         ],
     )

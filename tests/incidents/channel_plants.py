@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from incidents.answers import OUTLIERS, Answer, planted, sound
+from incidents.answers import LLAMA, MANY, OUTLIERS, WIDE, Answer, planted, sound
 from incidents.bench import Bench, times
-from incidents.blame_plants import RANGE, every_layer
+from incidents.blame_plants import RANGE, every_layer, some_layers
 
+_WITHOUT_OUTLIERS = (LLAMA, WIDE, MANY)
 _SUBNORMAL = 2.0**-7.2
 """Spread of ordinary channels, in units of the scale, at which e4m3fn's subnormal steps leave 21 to 22 dB."""
 
 
-def _ordinary_over_scale(bench: Bench, layer: int, head: int) -> float:
+_WIDE_SCALE = ("ordinary-channels", "too-wide")
+"""The second where so many values flush that it shows without telling channels apart; the remedy is one."""
+
+
+def _ordinary_over_scale(bench: Bench, layer: int, head: int, tensor: str = "k") -> float:
     """Return the median channel's spread in units of the absmax scale."""
-    values = bench.tensors[layer, "k"][:, head]
+    values = bench.tensors[layer, tensor][:, head]
     return float(np.median(values.std(axis=0)) / (np.abs(values).max() / RANGE))
 
 
@@ -28,7 +33,7 @@ def _(bench: Bench) -> Answer:
     bench.ship(scales)
     return Answer(
         strength=f"ordinary channels at 2^{np.log2(_SUBNORMAL / further):.1f} of the scale",
-        first=("ordinary-channels",),
+        first=_WIDE_SCALE,
         tensor="k",
         layers=every_layer(bench),
         remedies=("recalibrate",),
@@ -51,6 +56,45 @@ def _(bench: Bench) -> Answer:
         layers=frozenset(layer for layer, _ in heads),
         remedies=("leave layers",),
     )
+
+
+def _widen_three_of_v(bench: Bench, layers: list[int]) -> float:
+    """Make three channels of V in some layers' heads 60 to 250 times as wide as the median one."""
+    further = bench.between(60, 250)
+    for layer in layers:
+        for head in range(bench.num_heads):
+            values = bench.tensors[layer, "v"][:, head]
+            spread = values.std(axis=0)
+            chosen = bench.rng.choice(values.shape[1], size=3, replace=False)
+            values[:, chosen] *= np.float32(further * np.median(spread)) / spread[chosen]
+    return further
+
+
+@planted(4, "V with outlier channels under a wide scale", _WITHOUT_OUTLIERS)
+def _(bench: Bench) -> Answer:
+    layers = some_layers(bench)
+    outliers = _widen_three_of_v(bench, layers)
+    further = bench.between(1, 2)
+    scales = bench.scales()
+    for layer in layers:
+        for head in range(bench.num_heads):
+            factor = further * _ordinary_over_scale(bench, layer, head, "v") / _SUBNORMAL
+            scales = times(scales, factor, "v", [(layer, head)])
+    bench.ship(scales)
+    return Answer(
+        strength=f"3 channels × {outliers:.0f}, the others at 2^{np.log2(_SUBNORMAL / further):.1f}",
+        first=_WIDE_SCALE,
+        tensor="v",
+        layers=frozenset(layers),
+        remedies=("recalibrate",),
+    )
+
+
+@sound(4, "V with outlier channels, absmax", _WITHOUT_OUTLIERS)
+def _(bench: Bench) -> str:
+    outliers = _widen_three_of_v(bench, some_layers(bench))
+    bench.ship(bench.scales())
+    return f"3 channels × {outliers:.0f}"
 
 
 @sound(4, "outlier channels, absmax", OUTLIERS)

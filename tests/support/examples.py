@@ -196,6 +196,11 @@ def run_of(example: RunExample, path: Path) -> Path:
             for candidate in names
             for head in HEADS
         ],
+        "ordinary_channels": [
+            _of_head(head, candidate) | {"workload": "chat"} | dict(sums)
+            for candidate in names
+            for head, sums in example.ordinary.items()
+        ],
         "findings": [
             {
                 "source": "day",

@@ -141,7 +141,7 @@ DISAGREEMENTS = {
     "other cache": (RANK, "layers.1.kv_cache_dtype", "fp8", "has another kv_cache_dtype"),
     "captured by one": (RANK, "layers.1.captured", False, "checksums a chunk"),
     "lost twice": (COMMIT, "chunks.0.lost", ["layers/00/k"] * 2, "chunks.0.lost names an array twice"),
-    "lost rows": (COMMIT, "chunks.0.lost", ["rows/kv/request"], "no tensor of rank.json"),
+    "lost rows": (COMMIT, "chunks.0.lost", ["rows/kv/request"], "not a tensor of rank.json"),
 }
 
 

@@ -26,12 +26,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
 
     A headroom factor shifts either by a constant, so deviations from the median are compared.
     """
-    if context.observed is None:
-        return
-    of = {tensor: _misfits(context, (tensor,)) for tensor in TENSORS}
-    tensors = tuple(tensor for tensor in TENSORS if _is_inverse(*of[tensor]))
-    if not tensors and _is_inverse(*_misfits(context, TENSORS)):
-        tensors = TENSORS
+    tensors = inverted_tensors(context)
     if not tensors:
         return
     misfit, inverse_misfit = _misfits(context, tensors)
@@ -54,6 +49,18 @@ def check(context: AuditContext) -> Iterator[Finding]:
             },
         ),
     )
+
+
+def inverted_tensors(context: AuditContext) -> tuple[Tensor, ...]:
+    """Return the tensors whose scales are reciprocals of those that fit; empty: none.
+
+    It says what every scale should be, without a factor left open: a stronger reason than a likeness.
+    """
+    if context.observed is None:
+        return ()
+    of = {tensor: _misfits(context, (tensor,)) for tensor in TENSORS}
+    tensors = tuple(tensor for tensor in TENSORS if _is_inverse(*of[tensor]))
+    return tensors or (TENSORS if _is_inverse(*_misfits(context, TENSORS)) else ())
 
 
 def _misfits(context: AuditContext, tensors: tuple[Tensor, ...]) -> tuple[float, float]:

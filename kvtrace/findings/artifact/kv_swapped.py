@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
+from kvtrace.findings.artifact.inverse_scales import inverted_tensors
 from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
 from kvtrace.numerics.formats import E4M3FN
@@ -34,7 +35,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
     )
     scale = np.log([[context.usable((n, h, t)) or 1.0 for t in ("k", "v")] for n, h in pairs])
     direct, crossed = _misfit(amax - scale), _misfit(amax - scale[:, ::-1])
-    if crossed < math.log(1.5) and direct > max(math.log(2), 3 * crossed):
+    is_swapped = crossed < math.log(1.5) and direct > max(math.log(2), 3 * crossed)
+    if is_swapped and not inverted_tensors(context):
         k_ratio, v_ratio = np.exp(np.median(amax - scale, axis=0))
         yield Finding(
             id="kv-swapped",
@@ -58,6 +60,8 @@ def _misfit(log_ratio: NDArray[np.float64]) -> float:
     return float(np.median(np.abs(log_ratio - np.median(log_ratio))))
 
 
+_ALTERNATING: Final = {"0.k": 4.0, "0.v": 9.0, "1.k": 9.0, "1.v": 4.0}
+
 RULE: Final = ArtifactRule(
     id="kv-swapped",
     headline="K and V scales are swapped",
@@ -67,5 +71,11 @@ RULE: Final = ArtifactRule(
     mended_by="look",
     check=check,
     invalid=(ArtifactExample(amax={"0.v": 8.0, "0.k": 1.0, "1.v": 16.0, "1.k": 2.5}),),
-    valid=(ArtifactExample(amax=AMAX),),
+    valid=(
+        ArtifactExample(amax=AMAX),
+        # Reciprocals: what K lacks V has too much of, so that they would fit each other.
+        ArtifactExample(
+            amax=_ALTERNATING, scales={name: E4M3FN.max_value / amax for name, amax in _ALTERNATING.items()}
+        ),
+    ),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule, covering
+from kvtrace.findings.artifact.inverse_scales import inverted_tensors
 from kvtrace.findings.finding import TENSORS, Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.numerics.formats import E4M3FN
@@ -38,7 +39,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
         -1: max(_misfit(amax[:-1] - scale[1:]) for amax, scale in found),
     }
     by = min(misfits, key=lambda one: misfits[one])
-    if as_stored < _MISFIT or misfits[by] > min(_FITS, as_stored / _BETTER):
+    if as_stored < _MISFIT or misfits[by] > min(_FITS, as_stored / _BETTER) or inverted_tensors(context):
         return
     whose = "next" if by == 1 else "previous"
     yield Finding(
@@ -88,6 +89,11 @@ _AMAX: Final = {
     for t, a in zip("kv", pair, strict=True)
 }
 _SHIFTED: Final = {f"{n}.{t}": _AMAX[f"{min(n + 1, 3)}.{t}"] for n in range(4) for t in "kv"}
+_WIDENING: Final = {
+    f"{n}.{t}": a
+    for n, of_layer in enumerate((4.0, 9.0, 4.0, 9.0))
+    for t, a in zip("kv", (of_layer, 2.0), strict=True)
+}
 
 RULE: Final = ArtifactRule(
     id="scales-of-neighbour-layer",
@@ -105,6 +111,12 @@ RULE: Final = ArtifactRule(
             num_layers=4,
             amax=_AMAX,
             scales=covering({name: a / 4 if name.endswith("v") else a for name, a in _AMAX.items()}),
+        ),
+        # Reciprocals: of layers that widen by one factor the neighbour's fits too.
+        ArtifactExample(
+            num_layers=4,
+            amax=_WIDENING,
+            scales={name: E4M3FN.max_value / amax for name, amax in _WIDENING.items()},
         ),
         # Alike layers: any neighbour's scale fits as well as their own.
         ArtifactExample(

@@ -46,9 +46,11 @@ ORDER BY candidate
 _HEADS: Final = """
 SELECT candidate, tensor, layer, kv_head, covered_amax, max_abs, flushed_frac,
   share(w_sq_clip_error, w_sq_signal) AS clip_error,
-  share(w_sq_other_error, w_sq_signal) AS other_error
+  share(w_sq_other_error, w_sq_signal) AS other_error,
+  channel_count, ordinary_error, ordinary_flushed_frac, outlier_signal_frac
 FROM value_sums(chosen_cells)
   JOIN covered_heads USING (candidate, tensor, layer, kv_head)
+  LEFT JOIN channel_classes USING (candidate, tensor, layer, kv_head)
 WHERE scale IS NOT NULL
 ORDER BY candidate, tensor, layer, kv_head
 """
@@ -185,7 +187,8 @@ class Case:
     def whole_heads(self, candidate: str) -> list[Row]:
         """Return what each head covers and loses over everything; unquantized ones are left out.
 
-        clip_error and other_error are shares of Σ x².
+        clip_error and other_error are shares of Σ x²; ordinary_error is the latter of the ordinary channels
+        alone, where a few others hold most of Σ x², and None elsewhere.
         """
         return self._by_candidate("heads", lambda: bound(_HEADS)).get(candidate, [])
 

@@ -29,6 +29,16 @@ CLIPS: Final = {"num_clipped": 20, "sum_sq_clip_error": 5e4, "sum_sq_error": 5.0
 """5 % of the energy is lost beyond the range."""
 FLUSHES: Final = {"num_flushed": 300}
 """30 % of the values become 0."""
+ORDINARY: Final = {
+    "channel_count": 9,
+    "num_values": 900,
+    "sum_sq_signal": 1e3,
+    "sum_sq_error": 0.7,
+    "max_abs": 2.0,
+}
+"""Sums of the ordinary channels of a head in which one channel of ten holds 99.9 % of the energy."""
+HIDDEN_LOSS: Final = ORDINARY | {"sum_sq_error": 6.5, "num_flushed": 90}
+"""They are at 21.9 dB, which adds less than 1 % to the head's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,8 @@ class RunExample:
     traffic: tuple[Traffic, ...] = (Traffic(),)
     sums: Mapping[Head, Mapping[str, float]] = field(default_factory=dict)
     """What differs from `SOUND`, under every candidate."""
+    ordinary: Mapping[Head, Mapping[str, float]] = field(default_factory=dict)
+    """Sums over the ordinary channels of heads that have outlier channels."""
     clipped: Mapping[Head, Clipped] = field(default_factory=dict)
     live: float | None = None
     """Scale in effect at capture, where the artifact's is 1.5; None: no FP8 was."""

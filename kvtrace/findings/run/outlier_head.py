@@ -8,7 +8,7 @@ from kvtrace.figures import percent, times
 from kvtrace.findings.finding import Finding, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
-from kvtrace.findings.run.underflow import evidence_sql, losing_heads, severity_of
+from kvtrace.findings.run.underflow import error_of, evidence_sql, losing_by, severity_of
 from kvtrace.findings.wording import calibrate_command, some_heads
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def check(case: Case) -> Iterator[Finding]:
     """Yield a warning per judged candidate in which heads suffer from a wide neighbour."""
     for subject in case.subjects:
-        losing = [one for one in losing_heads(case, subject) if one.blame == "other-head"]
+        losing = losing_by(case, subject, "other-head")
         if not losing:
             continue
         worst = losing[0]
@@ -30,7 +30,7 @@ def check(case: Case) -> Iterator[Finding]:
                 (one.widest["layer"], one.widest["kv_head"], one.widest["tensor"]) for one in losing
             )
         )
-        lost = worst.row["other_error"] / subject.floor if subject.floor else 0.0
+        lost = error_of(worst.row) / subject.floor if subject.floor else 0.0
         yield Finding(
             id="outlier-head",
             severity=severity_of(losing),

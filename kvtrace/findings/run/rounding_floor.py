@@ -14,6 +14,7 @@ from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.example import HEADS, SOUND, RunExample, RunRule
+from kvtrace.findings.run.underflow import error_of
 from kvtrace.findings.wording import skip_layers_flag, some_heads, tensors_of
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def check(case: Case) -> Iterator[Finding]:
 
 
 def _error(row: Row) -> float:
-    """Return a head's error, a share of Σ x²."""
-    return (row["clip_error"] or 0.0) + (row["other_error"] or 0.0)
+    """Return a head's error, a share of Σ x²; that of its ordinary channels where it is larger."""
+    return (row["clip_error"] or 0.0) + error_of(row)
 
 
 def _is_at_floor(row: Row, floor: float) -> bool:

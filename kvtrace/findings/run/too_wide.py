@@ -8,7 +8,7 @@ from kvtrace.figures import percent, times
 from kvtrace.findings.finding import Finding, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
-from kvtrace.findings.run.underflow import evidence_sql, losing_heads, severity_of
+from kvtrace.findings.run.underflow import evidence_sql, losing_by, severity_of
 from kvtrace.findings.wording import recalibrate_command, some_heads
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def check(case: Case) -> Iterator[Finding]:
     """Yield a warning per judged candidate whose scales are too wide for some heads."""
     for subject in case.subjects:
-        losing = [one for one in losing_heads(case, subject) if one.blame == "scale"]
+        losing = losing_by(case, subject, "scale")
         if not losing:
             continue
         worst = losing[0]

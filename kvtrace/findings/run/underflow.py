@@ -1,4 +1,7 @@
-"""Heads in which values are lost at the small end, and what is to blame: three rules share this."""
+"""Heads in which values are lost at the small end, and what is to blame: four rules share this.
+
+Where a few outlier channels hold most of a head's Σ x², what is lost is asked of the ordinary ones.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,14 @@ _EVIDENCE: Final = """
 WITH quantized AS (SELECT * FROM scaled_cells WHERE scale IS NOT NULL)
 SELECT tensor, layer, kv_head, max_abs, covered_amax, flushed_frac,
   sqnr_db(w_sq_signal, w_sq_other_error) AS unclipped_sqnr_db,
-  rounding_floor_db AS floor_db, num_values
+  ordinary_sqnr_db, outlier_sqnr_db, rounding_floor_db AS floor_db, num_values
 FROM value_sums(quantized)
   JOIN covered_heads USING (candidate, tensor, layer, kv_head)
   JOIN candidates USING (candidate)
+  LEFT JOIN channel_classes USING (candidate, tensor, layer, kv_head)
 WHERE candidate = $candidate
-ORDER BY unclipped_sqnr_db, flushed_frac DESC, layer, kv_head, tensor
+ORDER BY least(unclipped_sqnr_db, ordinary_sqnr_db), flushed_frac DESC, layer,
+  kv_head, tensor
 """
 
 
@@ -49,6 +54,8 @@ class LosingHead:
     blame: Blame
     widest: Row
     """The head with the largest values in the same layer and tensor."""
+    is_hidden: bool
+    """Whether outlier channels hide the loss: the head's own numbers do not show it."""
 
     @property
     def headroom(self) -> float:
@@ -70,8 +77,9 @@ def losing_heads(case: Case, subject: Subject) -> list[LosingHead]:
         LosingHead(
             (row["layer"], row["kv_head"], row["tensor"]),
             row,
-            _blame(row, widest[row["layer"], row["tensor"]]),
+            _blame(row, widest[row["layer"], row["tensor"]], subject.floor),
             widest[row["layer"], row["tensor"]],
+            is_hidden=not _shows_loss(row, subject.floor),
         )
         for row in rows
         if _loses(row, subject.floor)
@@ -79,9 +87,18 @@ def losing_heads(case: Case, subject: Subject) -> list[LosingHead]:
     return sorted(losing, key=lambda one: (-one.row["flushed_frac"], one.head))
 
 
+def losing_by(case: Case, subject: Subject, blame: Blame) -> list[LosingHead]:
+    """Return those of one blame where some head's own numbers show its loss; else none.
+
+    Where outlier channels hide the loss in all of them, `ordinary-channels` tells of it.
+    """
+    losing = [one for one in losing_heads(case, subject) if one.blame == blame]
+    return losing if blame == "other-head" or not all(one.is_hidden for one in losing) else []
+
+
 def severity_of(losing: Sequence[LosingHead]) -> Severity:
     """Return error where a head loses a share of its energy that ruins it; else warning."""
-    return "error" if max(one.row["other_error"] or 0.0 for one in losing) > _ERROR_HEAD else "warning"
+    return "error" if max(error_of(one.row) for one in losing) > _ERROR_HEAD else "warning"
 
 
 def evidence_sql(subject: Subject) -> str:
@@ -89,14 +106,57 @@ def evidence_sql(subject: Subject) -> str:
     return bound(_EVIDENCE, candidate=subject.name)
 
 
+def error_of(row: Row) -> float:
+    """Return a head's error without clipping, a share of Σ x²: that of its ordinary channels if it is larger.
+
+    >>> error_of({"other_error": 0.001, "ordinary_error": 0.02}), error_of({"other_error": 0.001})
+    (0.02, 0.001)
+    """
+    return max(row["other_error"] or 0.0, row.get("ordinary_error") or 0.0)
+
+
+def is_over_floor(error: float, floor: float) -> bool:
+    """Return whether more is lost than what rounding leaves in heads that lose nothing else."""
+    return error > _OVER_FLOOR * floor
+
+
 def _loses(row: Row, floor: float) -> bool:
+    return _shows_loss(row, floor) or (_is_told_apart(row, floor) and is_over_floor(error_of(row), floor))
+
+
+def _shows_loss(row: Row, floor: float) -> bool:
+    """Return whether the numbers over all of a head's channels show that it loses small values."""
     flushed = row["flushed_frac"] or 0.0
-    over = (row["other_error"] or 0.0) > _OVER_FLOOR * floor
-    return (over and flushed > FLUSHED_LIMIT_WITH_ERROR) or flushed > FLUSHED_LIMIT
+    over = is_over_floor(row["other_error"] or 0.0, floor)
+    # Where the error of ordinary channels is known, their flushed values stand for nothing.
+    return (over and flushed > FLUSHED_LIMIT_WITH_ERROR) or (
+        flushed > FLUSHED_LIMIT and not _is_told_apart(row, floor)
+    )
 
 
-def _blame(row: Row, widest: Row) -> Blame:
-    if row["covered_amax"] < _WIDE * row["max_abs"]:
+def _is_told_apart(row: Row, floor: float) -> bool:
+    """Return whether ordinary channels have an error of their own, and a floor to hold it against."""
+    return row["ordinary_error"] is not None and floor > 0
+
+
+def _blame(row: Row, widest: Row, floor: float) -> Blame:
+    if _fits(row, row["max_abs"], floor):
         return "values"
     is_shared = row["covered_amax"] == widest["covered_amax"]
-    return "other-head" if is_shared and widest["covered_amax"] < _WIDE * widest["max_abs"] else "scale"
+    return "other-head" if is_shared and _fits(row, widest["max_abs"], floor) else "scale"
+
+
+def _fits(row: Row, max_abs: float, floor: float) -> bool:
+    """Return whether a head would lose as much under the narrowest scale that covers some magnitude."""
+    covered: float = row["covered_amax"]
+    return covered < _WIDE * max_abs and not _narrowing_mends(row, covered / max_abs, floor)
+
+
+def _narrowing_mends(row: Row, by: float, floor: float) -> bool:
+    """Return whether ordinary channels would be at the floor under a scale so many times narrower.
+
+    What they lose beyond the floor lies below the smallest normal number, where steps grow with the scale.
+    """
+    if not _is_told_apart(row, floor):
+        return False
+    return not is_over_floor(floor + (row["ordinary_error"] - floor) / max(1.0, by) ** 2, floor)

@@ -215,7 +215,7 @@ def _index(text: str, source: ArtifactSource, what: str) -> int:
     # Published files spell ranks and layers so; engines read the number alone, and refuse these.
     key = text.removeprefix(f"{what}_").removeprefix(what)
     if not (key.isascii() and key.isdigit() and len(key) <= len(str(MAX_LAYER))):
-        raise ArtifactError(f"{source.path}: {text[:40]!r} in kv_cache.scaling_factor is no {what} number")
+        raise ArtifactError(f"{source.path}: {text[:40]!r} in kv_cache.scaling_factor is not a {what} number")
     return int(key)
 
 
