@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "capture": {"byte_text", "errors", "files", "plain_text", "sample_size", "trace", "version"},
     "trace": {"byte_text", "errors", "figures", "files", "plain_text", "version"},
     "numerics": {"errors", "trace"},
+    "formats": {"errors", "numerics"},
     "runs": {"errors", "files", "plain_text", "trace"},
     "profile": {"errors", "files", "trace", "numerics", "version"},
     "scales": {"errors", "files", "plain_text", "trace", "numerics"},

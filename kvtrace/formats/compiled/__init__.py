@@ -1,0 +1,1 @@
+"""The formats' round trips compiled for the CPU, one vector after the other."""

@@ -1,0 +1,57 @@
+"""ultraquant_4bit: e2m1 codes with a power of two for every 32 values; K is rotated, V is not.
+
+Source: vLLM 0.32, `ops/ultraquant/{format,reference,triton_store}.py`. A group's scale is 2^round(log2(0.156
+absmax)); ties of the codes go down. Its largest value may be clipped, on purpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from kvtrace.formats.coding import Coding, is_power_of_two
+from kvtrace.formats.format import CacheFormat, Place
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GROUP: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedE2m1(Coding):
+    """x̂ = code · 2^e."""
+
+    rotated: bool
+    """Whether the vector is multiplied by a Hadamard matrix first."""
+
+    clips: ClassVar[bool] = True
+
+    def num_bytes(self, head_dim: int) -> int:
+        """Return half a byte a value and one for every group."""
+        return head_dim // 2 + head_dim // GROUP
+
+    def why_not(self, head_dim: int) -> str | None:
+        """Return what is wrong with a length that has no rotation or does not fall into groups."""
+        if is_power_of_two(head_dim) and head_dim % GROUP == 0:
+            return None
+        return f"head size {head_dim} is no power of two from {GROUP} on"
+
+    def round_trip(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:  # noqa: ARG002 -- it has its own
+        """Return the values, rotated back."""
+        from kvtrace.formats.tensors.ultraquant_4bit import round_trip
+
+        return round_trip(x, rotated=self.rotated)
+
+
+FORMATS: Final = (
+    CacheFormat(
+        "ultraquant_4bit",
+        GroupedE2m1(rotated=True),
+        GroupedE2m1(rotated=False),
+        (Place("ULTRAQUANT", "ROCm: gfx950, elsewhere through Triton; bfloat16 models"),),
+        keeps_boundary_layers=True,
+        query_form="rotated fp8",
+        fact="the first chunk of a prompt does not read its cache: decode alone sees its error",
+    ),
+)
