@@ -37,6 +37,13 @@ class Coding(ABC):
         float32 > 0, broadcastable to x; ignored without `uses_scale`. Returns float32, the shape of x.
         """
 
+    def beyond(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor | None:  # noqa: ARG002 -- of its kinds
+        """Return values out of range, values clipped and their squared error; None where it does not clip.
+
+        x and scale: as in `round_trip`. Returns [..., 3] float64.
+        """
+        return None
+
     def kernel(self, head_dim: int, dtype: str) -> Kernel | None:  # noqa: ARG002 -- of its kinds
         """Return its compiled form for the CPU, None where `round_trip` is all there is.
 

@@ -16,6 +16,8 @@ from kvtrace.formats.format import CacheFormat, Place
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kvtrace.formats.compiled.kernel import Kernel
+
 SCALE_BYTES: Final = 4
 
 
@@ -36,6 +38,13 @@ class RotatedUint4(Coding):
         from kvtrace.formats.tensors.int4_per_token_head import round_trip
 
         return round_trip(x)
+
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:
+        """Return its compiled form."""
+        from kvtrace.formats.compiled.int4_per_token_head import kernel
+        from kvtrace.formats.tensors.int4_per_token_head import block_of, signs_of
+
+        return kernel(signs_of(block_of(head_dim)).numpy(), dtype)
 
 
 FORMATS: Final = (

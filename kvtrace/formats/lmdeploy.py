@@ -15,6 +15,8 @@ from kvtrace.formats.format import CacheFormat, Place
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kvtrace.formats.compiled.kernel import Kernel
+
 
 @dataclass(frozen=True, slots=True)
 class ZeroPoint(Coding):
@@ -36,6 +38,12 @@ class ZeroPoint(Coding):
         from kvtrace.formats.tensors.lmdeploy import round_trip
 
         return round_trip(x, self.bits)
+
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
+        """Return its compiled form."""
+        from kvtrace.formats.compiled.lmdeploy import kernel
+
+        return kernel(self.bits, dtype)
 
 
 _PLACES: Final = (Place("LMDeploy PyTorch", "CUDA"),)

@@ -16,7 +16,11 @@ from kvtrace.formats.format import CacheFormat, Place
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kvtrace.formats.compiled.kernel import Kernel
+
 BLOCK: Final = 16
+LARGEST_SCALE: Final = 448.0
+"""Of a block, in e4m3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,18 @@ class Nvfp4(Coding):
         from kvtrace.formats.tensors.nvfp4 import round_trip
 
         return round_trip(x, scale, tries_four=self.tries_four)
+
+    def beyond(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+        """Return what a saturated block scale cannot hold: out of range beyond 6 codes of it, clipped from 7."""
+        from kvtrace.formats.tensors.beyond import beyond_limits
+
+        return beyond_limits(x, self.round_trip(x, scale), scale, 6 * LARGEST_SCALE, 7 * LARGEST_SCALE)
+
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
+        """Return its compiled form."""
+        from kvtrace.formats.compiled.nvfp4 import kernel
+
+        return kernel(self.tries_four)
 
 
 _OUTPUT: Final = (

@@ -16,6 +16,8 @@ from kvtrace.formats.format import CacheFormat, Place
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kvtrace.formats.compiled.kernel import Kernel
+
 BLOCK: Final = 64
 WIDE_BITS: Final = 4
 NARROW_BITS: Final = 3
@@ -51,6 +53,15 @@ class Blocks(Coding):
 
         return blocks_round_trip(x, self.wide_dim(x.shape[-1]))
 
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
+        """Return its compiled form."""
+        from kvtrace.formats.compiled.octave import blocks_kernel
+        from kvtrace.formats.tensors.octave import quantizer, signs_of
+
+        return blocks_kernel(
+            signs_of(head_dim).numpy(), self.wide_dim(head_dim), quantizer(WIDE_BITS), quantizer(NARROW_BITS)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WholeVector(Coding):
@@ -77,6 +88,13 @@ class WholeVector(Coding):
         from kvtrace.formats.tensors.octave import whole_round_trip
 
         return whole_round_trip(x, self.bits)
+
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
+        """Return its compiled form."""
+        from kvtrace.formats.compiled.octave import whole_kernel
+        from kvtrace.formats.tensors.octave import quantizer, rotated_block, signs_of
+
+        return whole_kernel(signs_of(head_dim).numpy(), rotated_block(head_dim), *quantizer(self.bits))
 
 
 def with_rotary_dim(form: CacheFormat, rotary_dim: int) -> CacheFormat:

@@ -15,6 +15,8 @@ from kvtrace.formats.format import CacheFormat, Place
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kvtrace.formats.compiled.kernel import Kernel
+
 SCALE_BYTES: Final = 4
 
 
@@ -33,6 +35,12 @@ class PerTokenHead(Coding):
         from kvtrace.formats.tensors.per_token_head import round_trip
 
         return round_trip(x, self.codes)
+
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
+        """Return its compiled form."""
+        from kvtrace.formats.compiled.per_token_head import kernel
+
+        return kernel(self.codes)
 
 
 FORMATS: Final = (

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from kvtrace.formats.coding import Coding, is_power_of_two
 from kvtrace.formats.format import CacheFormat, Place
+from kvtrace.numerics.formats import E4M3FN
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from kvtrace.formats.compiled.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,19 @@ class UnscaledFp8(Coding):
         from kvtrace.formats.tensors.steps import e4m3
 
         return e4m3(x.float())
+
+    def beyond(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:  # noqa: ARG002 -- it takes none
+        """Return what e4m3 cannot hold."""
+        from kvtrace.formats.tensors.beyond import beyond_limits
+
+        unclipped = E4M3FN.clip_threshold("nearest")
+        return beyond_limits(x, self.round_trip(x), 1.0, E4M3FN.max_value, unclipped)
+
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
+        """Return its compiled form."""
+        from kvtrace.formats.compiled.turboquant import unscaled_kernel
+
+        return unscaled_kernel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,13 @@ class LloydMax(Coding):
 
         return lloyd_max_round_trip(x, self.bits)
 
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
+        """Return its compiled form."""
+        from kvtrace.formats.centroids import centroids
+        from kvtrace.formats.compiled.turboquant import lloyd_max_kernel
+
+        return lloyd_max_kernel(centroids(head_dim, self.bits), head_dim)
+
 
 @dataclass(frozen=True, slots=True)
 class Uniform(Coding):
@@ -70,6 +93,12 @@ class Uniform(Coding):
         from kvtrace.formats.tensors.turboquant import uniform_round_trip
 
         return uniform_round_trip(x, self.bits)
+
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
+        """Return its compiled form."""
+        from kvtrace.formats.compiled.turboquant import uniform_kernel
+
+        return uniform_kernel(self.bits)
 
 
 _PLACES: Final = (Place("TURBOQUANT", "CUDA, ROCm and XPU; head size a power of two; no attention sinks"),)

@@ -15,6 +15,8 @@ from kvtrace.formats.format import CacheFormat, Place
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kvtrace.formats.compiled.kernel import Kernel
+
 GROUP: Final = 32
 
 
@@ -42,6 +44,18 @@ class GroupedE2m1(Coding):
         from kvtrace.formats.tensors.ultraquant_4bit import round_trip
 
         return round_trip(x, rotated=self.rotated)
+
+    def beyond(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:  # noqa: ARG002 -- it has its own
+        """Return what its groups' scales cannot hold, of rotated values where it rotates."""
+        from kvtrace.formats.tensors.ultraquant_4bit import beyond
+
+        return beyond(x, rotated=self.rotated)
+
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
+        """Return its compiled form."""
+        from kvtrace.formats.compiled.ultraquant_4bit import kernel
+
+        return kernel(self.rotated, head_dim)
 
 
 FORMATS: Final = (

@@ -13,12 +13,22 @@ if TYPE_CHECKING:
 class Kernel(NamedTuple):
     """A compiled function, and what it needs beside the values."""
 
-    function: Callable[[NDArray[Any], NDArray[Any], tuple[Any, ...], NDArray[Any]], None]
-    """(x, scale, parameters, out): writes x̂ to out. x and out: [num_vectors, head_dim] float32, all finite;
-    scale: [num_vectors] float32, what `Coding.round_trip` takes."""
+    function: Callable[..., None]
+    """(x, scale, parameters, restored, beyond): see `fill`."""
     parameters: tuple[Any, ...]
     """Numbers and arrays: bits, signs, levels."""
 
-    def fill(self, x: NDArray[Any], scale: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write what attention reads back for `x` to `out`."""
-        self.function(x, scale, self.parameters, out)
+    def fill(
+        self,
+        x: NDArray[Any],
+        scale: NDArray[Any],
+        restored: NDArray[Any],
+        beyond: NDArray[Any],
+    ) -> None:
+        """Write what attention reads back for `x` to `restored`, and what left the range to `beyond`.
+
+        x and restored: [num_vectors, head_dim] float32, contiguous, x finite. scale: [num_vectors] float32.
+        beyond: [num_vectors, 3] float64, as `Coding.beyond` returns it; left alone where a coding does not
+        clip.
+        """
+        self.function(x, scale, self.parameters, restored, beyond)

@@ -33,6 +33,16 @@ def signs_of(size: int) -> Tensor:
     return (torch.randint(0, 2, (size,), generator=generator, dtype=torch.int64) * -2 + 1).float()
 
 
+def quantizer(bits: int) -> tuple[tuple[int, ...], float]:
+    """Return the levels, and what one standard deviation is in them."""
+    return _LEVELS[bits], _UNIT[bits]
+
+
+def rotated_block(size: int) -> int:
+    """Return how many values are rotated together where a vector has one scale: all that can be."""
+    return size if size & (size - 1) == 0 else _BLOCK
+
+
 def blocks_round_trip(x: Tensor, wide_dim: int) -> Tensor:
     """Return K of octave_k3v4 and octave_k3v3, float32: 4 bits for the first `wide_dim` values, then 3."""
     blocks = _rotated(x, _BLOCK)
@@ -43,9 +53,7 @@ def blocks_round_trip(x: Tensor, wide_dim: int) -> Tensor:
 
 def whole_round_trip(x: Tensor, bits: int) -> Tensor:
     """Return V, and K of octave_k3v3_compact, float32: one scale a vector."""
-    size = x.shape[-1]
-    block = size if size & (size - 1) == 0 else _BLOCK
-    y = _rotated(x, block)
+    y = _rotated(x, rotated_block(x.shape[-1]))
     return _rotated_back(_quantized(y.flatten(-2), bits).view(y.shape))
 
 
