@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kvtrace.formats.compiled.kernel import Kernel
+
+
+class Limits(NamedTuple):
+    """Magnitudes over the layer's scale; over 1.0 where a coding takes none."""
+
+    in_range: float
+    """Beyond it a value is out of range."""
+    unclipped: float
+    """Beyond it a value is clipped: rounding alone does not leave the largest code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +27,8 @@ class Coding(ABC):
 
     uses_scale: ClassVar[bool] = False
     """Whether it reads the layer's k_scale or v_scale; where not, an artifact changes nothing."""
-    clips: ClassVar[bool] = False
-    """Whether values can be out of its range; where not, clip counts are absent, not 0."""
+    limits: ClassVar[Limits | None] = None
+    """Where its range ends; None: it has none, each vector's own scale covers it."""
 
     @abstractmethod
     def num_bytes(self, head_dim: int) -> int:
@@ -36,13 +45,6 @@ class Coding(ABC):
         x: [..., head_dim], bfloat16, float16 or float32, all finite. scale: the layer's k_scale or v_scale,
         float32 > 0, broadcastable to x; ignored without `uses_scale`. Returns float32, the shape of x.
         """
-
-    def beyond(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor | None:  # noqa: ARG002 -- of its kinds
-        """Return values out of range, values clipped and their squared error; None where it does not clip.
-
-        x and scale: as in `round_trip`. Returns [..., 3] float64.
-        """
-        return None
 
     def kernel(self, head_dim: int, dtype: str) -> Kernel | None:  # noqa: ARG002 -- of its kinds
         """Return its compiled form for the CPU, None where `round_trip` is all there is.

@@ -60,11 +60,6 @@ class CacheFormat:
         """Return whether the checkpoint's k_scale and v_scale change what is stored."""
         return self.k.uses_scale or self.v.uses_scale
 
-    @property
-    def clips(self) -> dict[str, bool]:
-        """Return whether values can be out of range, by tensor."""
-        return {"k": self.k.clips, "v": self.v.clips}
-
     def coding(self, tensor: str) -> Coding:
         """Return how K or V is stored. tensor: k or v."""
         return self.k if tensor == "k" else self.v

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from kvtrace.formats.coding import Coding
+from kvtrace.formats.coding import Coding, Limits
 from kvtrace.formats.format import CacheFormat, Place
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Nvfp4(Coding):
     """Whether each block's scale is the better one of absmax / 6 and absmax / 4, by squared error."""
 
     uses_scale: ClassVar[bool] = True
-    clips: ClassVar[bool] = True
+    limits: ClassVar[Limits | None] = Limits(6 * LARGEST_SCALE, 7 * LARGEST_SCALE)
 
     def num_bytes(self, head_dim: int) -> int:
         """Return half a byte a value and one for every block."""
@@ -46,12 +46,6 @@ class Nvfp4(Coding):
         from kvtrace.formats.tensors.nvfp4 import round_trip
 
         return round_trip(x, scale, tries_four=self.tries_four)
-
-    def beyond(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-        """Return what a saturated block scale cannot hold: out of range beyond 6 codes of it, clipped from 7."""
-        from kvtrace.formats.tensors.beyond import beyond_limits
-
-        return beyond_limits(x, self.round_trip(x, scale), scale, 6 * LARGEST_SCALE, 7 * LARGEST_SCALE)
 
     def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
         """Return its compiled form."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from kvtrace.formats.coding import Coding
+from kvtrace.formats.coding import Coding, Limits
 from kvtrace.formats.format import CacheFormat, Place
-from kvtrace.numerics.formats import E4M3FN, E5M2
+from kvtrace.numerics.formats import E4M3FN, E5M2, find_format
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,12 @@ class StaticFp8(Coding):
     """A name of `kvtrace.numerics.FORMATS`."""
 
     uses_scale: ClassVar[bool] = True
-    clips: ClassVar[bool] = True
+
+    @property
+    def limits(self) -> Limits:  # type: ignore[override]
+        """Return the format's range."""
+        found = find_format(self.fp8_format)
+        return Limits(found.max_value, found.clip_threshold("nearest"))
 
     def num_bytes(self, head_dim: int) -> int:
         """Return a byte a value: the scale is the layer's."""

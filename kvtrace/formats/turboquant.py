@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from kvtrace.formats.coding import Coding, is_power_of_two
+from kvtrace.formats.coding import Coding, Limits, is_power_of_two
 from kvtrace.formats.format import CacheFormat, Place
 from kvtrace.numerics.formats import E4M3FN
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class UnscaledFp8(Coding):
     """e4m3 of the value itself: beyond 448 it clips, and no scale can help."""
 
-    clips: ClassVar[bool] = True
+    limits: ClassVar[Limits | None] = Limits(E4M3FN.max_value, E4M3FN.clip_threshold("nearest"))
 
     def num_bytes(self, head_dim: int) -> int:
         """Return a byte a value."""
@@ -35,13 +35,6 @@ class UnscaledFp8(Coding):
         from kvtrace.formats.tensors.steps import e4m3
 
         return e4m3(x.float())
-
-    def beyond(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:  # noqa: ARG002 -- it takes none
-        """Return what e4m3 cannot hold."""
-        from kvtrace.formats.tensors.beyond import beyond_limits
-
-        unclipped = E4M3FN.clip_threshold("nearest")
-        return beyond_limits(x, self.round_trip(x), 1.0, E4M3FN.max_value, unclipped)
 
     def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
         """Return its compiled form."""

@@ -1,13 +1,14 @@
 """ultraquant_4bit: e2m1 codes with a power of two for every 32 values; K is rotated, V is not.
 
 Source: vLLM 0.32, `ops/ultraquant/{format,reference,triton_store}.py`. A group's scale is 2^round(log2(0.156
-absmax)); ties of the codes go down. Its largest value may be clipped, on purpose.
+absmax)); ties of the codes go down. Its largest value may lie above the largest code, on
+purpose: no head has left a range then, and it counts as rounding.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.formats.coding import Coding, is_power_of_two
 from kvtrace.formats.format import CacheFormat, Place
@@ -27,8 +28,6 @@ class GroupedE2m1(Coding):
     rotated: bool
     """Whether the vector is multiplied by a Hadamard matrix first."""
 
-    clips: ClassVar[bool] = True
-
     def num_bytes(self, head_dim: int) -> int:
         """Return half a byte a value and one for every group."""
         return head_dim // 2 + head_dim // GROUP
@@ -44,12 +43,6 @@ class GroupedE2m1(Coding):
         from kvtrace.formats.tensors.ultraquant_4bit import round_trip
 
         return round_trip(x, rotated=self.rotated)
-
-    def beyond(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:  # noqa: ARG002 -- it has its own
-        """Return what its groups' scales cannot hold, of rotated values where it rotates."""
-        from kvtrace.formats.tensors.ultraquant_4bit import beyond
-
-        return beyond(x, rotated=self.rotated)
 
     def kernel(self, head_dim: int, dtype: str) -> Kernel:  # noqa: ARG002
         """Return its compiled form."""

@@ -13,11 +13,11 @@ OCTAVE = [name for name in FORMATS if name.startswith("octave")]
 
 
 def both(coding, x, scale=1.0):
-    """Return x̂ and the sums beyond the range, of the compiled form and of torch. x: [vectors, head_dim]."""
+    """Return x̂ of the compiled form and of torch. x: [vectors, head_dim]."""
     kernel = coding.kernel(x.shape[-1], str(x.dtype).removeprefix("torch."))
-    restored, beyond = np.empty(x.shape, np.float32), np.zeros((len(x), 3))
-    kernel.fill(x.float().numpy(), np.full(len(x), scale, np.float32), restored, beyond)
-    return (restored, beyond), (coding.round_trip(x, scale).numpy(), coding.beyond(x, scale))
+    restored = np.empty(x.shape, np.float32)
+    kernel.fill(x.float().numpy(), np.full(len(x), scale, np.float32), restored)
+    return restored, coding.round_trip(x, scale).numpy()
 
 
 def values(num, head_dim, seed, dtype):
@@ -30,15 +30,11 @@ def values(num, head_dim, seed, dtype):
 
 
 def check_equal(coding, x, scale=1.0):
-    (got, beyond), (expected, torch_beyond) = both(coding, x, scale)
+    got, expected = both(coding, x, scale)
     assert np.isfinite(got).all()
     # Sums in another order move a coordinate over a rounding boundary now and then: one code, of one value.
     differs = ~np.isclose(got, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max(-1, keepdims=True))
     assert differs.any(-1).mean() <= 0.02
-    assert coding.clips == (torch_beyond is not None)
-    if torch_beyond is not None:
-        wanted = torch_beyond.numpy()
-        assert np.isclose(beyond, wanted, rtol=1e-4).all(-1).mean() >= 0.98
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -75,30 +71,16 @@ def test_octave_is_the_same_where_some_values_are_not_rotary():
 )
 def test_formats_without_a_rotation_are_equal_bit_for_bit(row, name):
     x = torch.tensor([row], dtype=torch.bfloat16)
-    (got, beyond), (expected, torch_beyond) = both(find_format(name).k, x)
+    got, expected = both(find_format(name).k, x)
     assert got.tolist() == expected.tolist()
-    if torch_beyond is not None:
-        assert beyond.tolist() == torch_beyond.tolist()
 
 
 def test_ultraquant_takes_the_same_power_of_two_for_every_mantissa():
     amax = torch.arange(0x3F80, 0x4000, dtype=torch.int16).view(torch.bfloat16)
     x = torch.zeros(len(amax), 32, dtype=torch.bfloat16)
     x[:, 0], x[:, 1] = amax, amax / 3
-    (got, beyond), (expected, torch_beyond) = both(find_format("ultraquant_4bit").v, x)
+    got, expected = both(find_format("ultraquant_4bit").v, x)
     assert got.tolist() == expected.tolist()
-    assert beyond.tolist() == torch_beyond.tolist()
-    assert 0 < beyond[:, 1].sum() < len(x)  # some of the largest values are clipped, not all
-
-
-def test_k8v4_counts_keys_beyond_448_and_464():
-    x = torch.tensor([[449.0, 464.0, 465.0, -1000.0, 448.0, 0.0, 1.0, 2.0]])
-    (_, beyond), (_, torch_beyond) = both(find_format("turboquant_k8v4").k, x)
-    assert beyond.tolist() == torch_beyond.tolist() == [[4, 2, 17.0**2 + 552.0**2]]
-
-
-def test_nvfp4_counts_what_a_saturated_block_scale_cannot_hold():
-    x = torch.zeros(1, 16)
-    x[0, :3] = torch.tensor([2688.0, 3000.0, 3200.0])  # 6 · 448 in range, 7 · 448 = 3136 still rounds to it
-    (_, beyond), (_, torch_beyond) = both(find_format("nvfp4").k, x)
-    assert beyond.tolist() == torch_beyond.tolist() == [[2, 1, 512.0**2]]
+    largest = got[:, 0] / x[:, 0].float().numpy()
+    assert (largest < 0.9).any()
+    assert (largest > 0.95).any()

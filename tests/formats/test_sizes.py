@@ -111,9 +111,11 @@ def test_formats_that_read_the_checkpoints_scales_say_so():
     }  # fmt: skip
 
 
-def test_formats_that_can_clip_say_so_for_k_and_v():
-    clips = {name: form.clips for name, form in FORMATS.items()}
-    both = {"fp8_e4m3", "fp8_e5m2", "nvfp4", "nvfp4_4over6", "ultraquant_4bit"}
-    assert {name for name, of in clips.items() if of == {"k": True, "v": True}} == both
-    assert clips["turboquant_k8v4"] == {"k": True, "v": False}
-    assert clips["int8_per_token_head"] == {"k": False, "v": False}
+def test_formats_with_a_range_say_so_for_k_and_v():
+    ranges = {name: (form.k.limits, form.v.limits) for name, form in FORMATS.items()}
+    assert ranges["fp8_e4m3"] == ((448, 464), (448, 464))
+    assert ranges["fp8_e5m2"] == ((57344, 61440), (57344, 61440))
+    assert ranges["nvfp4"] == ranges["nvfp4_4over6"] == ((2688, 3136), (2688, 3136))  # 6 · 448, 7 · 448
+    assert ranges["turboquant_k8v4"] == ((448, 464), None)
+    without = {name for name, of in ranges.items() if of == (None, None)}
+    assert without == FORMATS.keys() - {"fp8_e4m3", "fp8_e5m2", "nvfp4", "nvfp4_4over6", "turboquant_k8v4"}

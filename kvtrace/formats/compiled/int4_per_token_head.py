@@ -16,7 +16,7 @@ _ZERO_POINT_BITS = np.int32(0xF)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _fill(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> None:  # noqa: ARG001
+def _fill(x: Any, scale: Any, parameters: Any, restored: Any) -> None:  # noqa: ARG001
     signs, step, smallest_normal = parameters
     block = len(signs)
     inverse = np.float32(np.float32(1) / np.float32(block))

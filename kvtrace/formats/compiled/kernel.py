@@ -14,21 +14,14 @@ class Kernel(NamedTuple):
     """A compiled function, and what it needs beside the values."""
 
     function: Callable[..., None]
-    """(x, scale, parameters, restored, beyond): see `fill`."""
+    """(x, scale, parameters, restored): see `fill`."""
     parameters: tuple[Any, ...]
     """Numbers and arrays: bits, signs, levels."""
 
-    def fill(
-        self,
-        x: NDArray[Any],
-        scale: NDArray[Any],
-        restored: NDArray[Any],
-        beyond: NDArray[Any],
-    ) -> None:
-        """Write what attention reads back for `x` to `restored`, and what left the range to `beyond`.
+    def fill(self, x: NDArray[Any], scale: NDArray[Any], restored: NDArray[Any]) -> None:
+        """Write what attention reads back for `x` to `restored`.
 
-        x and restored: [num_vectors, head_dim] float32, contiguous, x finite. scale: [num_vectors] float32.
-        beyond: [num_vectors, 3] float64, as `Coding.beyond` returns it; left alone where a coding does not
-        clip.
+        x and restored: [num_vectors, head_dim] float32, contiguous, x finite. scale: [num_vectors] float32,
+        what `Coding.round_trip` takes.
         """
-        self.function(x, scale, self.parameters, restored, beyond)
+        self.function(x, scale, self.parameters, restored)

@@ -12,7 +12,7 @@ from kvtrace.formats.compiled.steps import DTYPE_GRIDS, as_dtype, extremes_of
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _fill(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> None:  # noqa: ARG001
+def _fill(x: Any, scale: Any, parameters: Any, restored: Any) -> None:  # noqa: ARG001
     largest, step, smallest_normal = parameters
     for row in range(len(x)):
         low, high = extremes_of(x[row])

@@ -8,16 +8,15 @@ import numba
 import numpy as np
 
 from kvtrace.formats.compiled.kernel import Kernel
-from kvtrace.formats.compiled.steps import absmax_of, e2m1, e4m3, magnitude_of
+from kvtrace.formats.compiled.steps import absmax_of, e2m1, e4m3
 
 _BLOCK = 16
 _SIXTH = np.float32(np.float32(1) / np.float32(6))
 _QUARTER = np.float32(0.25)
-_LARGEST_SCALE = np.float32(448)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _fill(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> None:
+def _fill(x: Any, scale: Any, parameters: Any, restored: Any) -> None:
     (tries_four,) = parameters
     other = np.empty(_BLOCK, np.float32)
     for row in range(len(x)):
@@ -33,7 +32,6 @@ def _fill(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> No
                 _write(block, e4m3(np.float32(inverse * np.float32(absmax * _QUARTER))), whole, again, other)
                 if _squares(block, other) < _squares(block, out):
                     out[:] = other
-        _count(x[row], restored[row], whole, beyond[row])
 
 
 @numba.njit(nogil=True)
@@ -55,23 +53,6 @@ def _squares(block: Any, out: Any) -> Any:
     return total
 
 
-@numba.njit(nogil=True)
-def _count(x: Any, restored: Any, whole: Any, beyond: Any) -> None:
-    """Count what a saturated block scale cannot hold: beyond 6 codes of it, beyond 7 it is clipped."""
-    in_range = np.float32(np.float32(6) * np.float32(_LARGEST_SCALE * whole))
-    unclipped = np.float32(np.float32(7) * np.float32(_LARGEST_SCALE * whole))
-    beyond[:] = 0
-    if absmax_of(x) <= in_range:
-        return
-    for i in range(len(x)):
-        magnitude = magnitude_of(x[i])
-        if magnitude > in_range:
-            beyond[0] += 1
-        if magnitude > unclipped:
-            beyond[1] += 1
-            beyond[2] += (np.float64(x[i]) - np.float64(restored[i])) ** 2
-
-
-def kernel(tries_four: bool) -> Kernel:  # noqa: FBT001 -- the coding's one field
+def kernel(tries_four: bool) -> Kernel:
     """Return the kernel. tries_four: of nvfp4_4over6."""
     return Kernel(_fill, (tries_four,))

@@ -8,7 +8,15 @@ import numba
 import numpy as np
 
 from kvtrace.formats.compiled.kernel import Kernel
-from kvtrace.formats.compiled.steps import energy_of, half, middles_of, normaliser, rotate, scale_by
+from kvtrace.formats.compiled.steps import (
+    energy_of,
+    half,
+    middles_of,
+    normaliser,
+    number_of_level,
+    rotate,
+    scale_by,
+)
 
 _BLOCK = 64
 _SMALLEST = np.float32(1e-12)
@@ -16,8 +24,9 @@ _FIXED_POINT = np.float32(64)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _fill(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> None:  # noqa: ARG001
+def _fill(x: Any, scale: Any, parameters: Any, restored: Any) -> None:  # noqa: ARG001
     signs, block, keeps_length, parts, wide_dim, wide, narrow = parameters
+    number = np.empty(x.shape[1], np.int32)
     for row in range(len(x)):
         y = restored[row]
         for i in range(len(y)):
@@ -27,9 +36,9 @@ def _fill(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> No
         for start in range(0, len(y), parts):
             part = y[start : start + parts]
             if start < wide_dim:
-                _quantize(part, wide[0], wide[1], wide[2])
+                _quantize(part, wide[0], wide[1], wide[2], number)
             else:
-                _quantize(part, narrow[0], narrow[1], narrow[2])
+                _quantize(part, narrow[0], narrow[1], narrow[2], number)
         rotate(y, block)
         scale_by(y, keeps_length)
         for i in range(len(y)):
@@ -37,20 +46,26 @@ def _fill(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> No
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _quantize(part: Any, levels: Any, middles: Any, unit: Any) -> None:
+def _quantize(part: Any, levels: Any, middles: Any, unit: Any, number: Any) -> None:
     """Put the values read back in the place of the values; the scale keeps x · x̂ = |x|²."""
     energy = np.float32(energy_of(part))
     deviation = max(np.float32(np.sqrt(np.float32(energy / np.float32(len(part))))), _SMALLEST)
-    product = 0.0
+    scaled = np.empty(len(part), np.float32)
     for i in range(len(part)):
-        y, index = np.float32(np.float32(part[i] / deviation) * unit), 0
-        for middle in middles:
-            index += y > middle
-        product += np.float64(part[i]) * np.float64(levels[index])
-        part[i] = levels[index]
+        scaled[i] = np.float32(np.float32(part[i] / deviation) * unit)
+    number_of_level(scaled, middles, False, number)
+    products = np.zeros(8)
+    for start in range(0, len(part), 8):
+        for lane in range(8):
+            level = levels[number[start + lane]]
+            products[lane] += np.float64(part[start + lane]) * np.float64(level)
+            part[start + lane] = level
+    product = products.sum()
     scale = np.float32(0)
     if product > 0:
-        scale = np.float32(half(np.float32(np.float32(energy / np.float32(product)) * _FIXED_POINT)) / _FIXED_POINT)
+        scale = np.float32(
+            half(np.float32(np.float32(energy / np.float32(product)) * _FIXED_POINT)) / _FIXED_POINT
+        )
     for i in range(len(part)):
         part[i] = np.float32(part[i] * scale)
 

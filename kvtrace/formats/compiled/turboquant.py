@@ -9,43 +9,33 @@ import numpy as np
 
 from kvtrace.formats.compiled.kernel import Kernel
 from kvtrace.formats.compiled.steps import (
-    absmax_of,
     e4m3,
     energy_of,
     extremes_of,
     half,
-    magnitude_of,
     middles_of,
     normaliser,
+    number_of_level,
     rotate,
+    scale_by,
 )
 
 _SMALLEST_SCALE = np.float32(1e-8)
 _NORM_GUARD = np.float32(1e-8)
 _LENGTH_GUARD = np.float32(1e-16)
-_IN_RANGE = np.float32(448)
-_UNCLIPPED = np.float32(464)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _unscaled(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> None:  # noqa: ARG001
+def _unscaled(x: Any, scale: Any, parameters: Any, restored: Any) -> None:  # noqa: ARG001
     for row in range(len(x)):
         for i in range(x.shape[1]):
             restored[row, i] = e4m3(x[row, i])
-        beyond[row] = 0
-        if absmax_of(x[row]) > _IN_RANGE:
-            for i in range(x.shape[1]):
-                magnitude = magnitude_of(x[row, i])
-                if magnitude > _IN_RANGE:
-                    beyond[row, 0] += 1
-                if magnitude > _UNCLIPPED:
-                    beyond[row, 1] += 1
-                    beyond[row, 2] += (np.float64(x[row, i]) - np.float64(restored[row, i])) ** 2
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _lloyd_max(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> None:  # noqa: ARG001
+def _lloyd_max(x: Any, scale: Any, parameters: Any, restored: Any) -> None:  # noqa: ARG001
     levels, middles, keeps_length = parameters
+    number = np.empty(x.shape[1], np.int32)
     for row in range(len(x)):
         y = restored[row]
         norm = np.float32(np.sqrt(np.float32(energy_of(x[row]))))
@@ -53,12 +43,10 @@ def _lloyd_max(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) 
         for i in range(len(y)):
             y[i] = np.float32(x[row, i] / divisor)
         rotate(y, len(y))
+        scale_by(y, keeps_length)
+        number_of_level(y, middles, True, number)
         for i in range(len(y)):
-            value = np.float32(y[i] * keeps_length)
-            index = 0
-            for middle in middles:
-                index += value >= middle
-            y[i] = levels[index]
+            y[i] = levels[number[i]]
         length = np.float32(np.sqrt(np.float32(np.float32(energy_of(y)) + _LENGTH_GUARD)))
         for i in range(len(y)):
             y[i] = np.float32(y[i] / length)
@@ -69,7 +57,7 @@ def _lloyd_max(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) 
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _uniform(x: Any, scale: Any, parameters: Any, restored: Any, beyond: Any) -> None:  # noqa: ARG001
+def _uniform(x: Any, scale: Any, parameters: Any, restored: Any) -> None:  # noqa: ARG001
     (largest,) = parameters
     for row in range(len(x)):
         low, high = extremes_of(x[row])

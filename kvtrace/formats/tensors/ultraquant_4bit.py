@@ -7,15 +7,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvtrace.formats.tensors.beyond import sums_of
 from kvtrace.formats.tensors.rotation import hadamard
 from kvtrace.formats.tensors.steps import blocks_of_size, e2m1_ties_down
 
 _GROUP: Final = 32
 _FACTOR: Final = 0.156
 _EXPONENTS: Final = (-126, 127)
-_LARGEST: Final = 6.0
-_CLIPS_BEYOND: Final = 7.0
 
 
 def round_trip(x: Tensor, *, rotated: bool) -> Tensor:
@@ -24,23 +21,10 @@ def round_trip(x: Tensor, *, rotated: bool) -> Tensor:
     >>> round_trip(torch.tensor([1.0] + [0.1] * 31), rotated=False)[:2].tolist()
     [0.75, 0.125]
     """
-    _, restored, _ = _quantized(x, rotated=rotated)
-    return hadamard(restored) if rotated else restored
-
-
-def beyond(x: Tensor, *, rotated: bool) -> Tensor:
-    """Return values out of range, values clipped and their squared error, [..., 3] float64."""
-    wide, restored, scale = _quantized(x, rotated=rotated)
-    magnitude = wide.abs() / scale
-    return sums_of(wide.double(), restored, magnitude > _LARGEST, magnitude > _CLIPS_BEYOND)
-
-
-def _quantized(x: Tensor, *, rotated: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the vectors that are quantized, what is read back of them, and each value's scale."""
     wide = hadamard(x.float()) if rotated else x.float()
     groups = blocks_of_size(wide, _GROUP)
     absmax = groups.abs().amax(-1, keepdim=True)
     exponent = torch.floor(torch.log2(_FACTOR * absmax) + 0.5).clamp_(*_EXPONENTS)
     scale = torch.where(absmax > 0, torch.exp2(exponent), 1)  # of nothing but zeros any does
-    restored = e2m1_ties_down(groups / scale) * scale
-    return wide, restored.flatten(-2), scale.expand_as(groups).flatten(-2)
+    restored = (e2m1_ties_down(groups / scale) * scale).flatten(-2)
+    return hadamard(restored) if rotated else restored
