@@ -103,7 +103,8 @@ InvalidReason = Literal[
     "other-format",  # the scales are of another number format than FP8
     "missing-scale",  # a layer or head has none
     "unusable-value",  # 0, negative, NaN, inf or too large
-    "no-fp8",  # no captured engine had an FP8 cache
+    "no-fp8",
+    "head-size",  # no captured engine had an FP8 cache
 ]
 
 

@@ -395,7 +395,7 @@ FROM (
 --   is_finite  whether it has a finite value; else it leaves no range
 CREATE OR REPLACE MACRO judged_vectors(strata) AS TABLE
 SELECT token.*, candidate, tensor, layer, kv_head, has_nonfinite, is_quantized,
-  scale IS NOT NULL AS can_clip,
+  scale IS NOT NULL OR max_unclipped_code IS NOT NULL AS can_clip,
   absmax_code IS NOT NULL AS is_finite,
   coalesce(absmax_code > max_in_range_code, false) AS is_out_of_range,
   coalesce(absmax_code > max_unclipped_code, false) AS is_clipped

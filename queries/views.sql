@@ -47,9 +47,13 @@ FROM 'rows.parquet';
 --         unit       every scale 1.0
 --         artifact   the scales of a checkpoint or file
 --         online     no stored scale: while serving every token's vector of a
---                    head gets one that just covers it. No value is ever out
---                    of range or clipped: those counts are 0 by that rule, and
---                    an interval of them, made of the requests seen, too wide
+--                    head gets its own. But for K of turboquant_k8v4 no value
+--                    is ever out of range or clipped: counts of vectors are 0
+--                    by that rule, and an interval of them, made of the
+--                    requests seen, too wide; counts of values are NULL
+--         format     another cache format over stored scales, or K and V in
+--                    different ones; counts of values are NULL where nothing
+--                    can be out of range
 --   reason_id  which reason the words of `reason` give, such as
 --              per-head-refused; NULL where valid
 --   calibrated_max_length  positions below this were calibrated on; NULL: not
@@ -66,16 +70,20 @@ FROM 'candidates.parquet';
 -- One row per (source, valid candidate, layer, kv_head, tensor).
 --   scale            dequantization multiplier; NULL where not quantized, and
 --                    where every token's vector gets its own (kind online)
---   is_quantized     by a scale of its own or by one for every vector; of the
---                    latter no value is out of range or clipped
+--   is_quantized     by a scale of its own or by those of every vector; of the
+--                    latter no value is out of range or clipped, unless they
+--                    have a covered_amax
 --   covered_amax     MAX × scale: the largest magnitude in range
 --   calibrated_amax  largest magnitude of the calibration, by the artifact's
 --                    manifest; NULL without one
 CREATE OR REPLACE VIEW scales AS
 SELECT source, candidate, layer, kv_head, tensor, scale, covered_amax,
   calibrated_amax, max_in_range_code, max_unclipped_code, origin,
-  scale IS NOT NULL OR candidate IN (
-    SELECT candidate FROM 'candidates.parquet' WHERE kind = 'online'
+  scale IS NOT NULL OR (
+    origin NOT IN ('skipped', 'unquantized') AND candidate IN (
+      SELECT candidate FROM 'candidates.parquet'
+      WHERE kind IN ('online', 'format')
+    )
   ) AS is_quantized
 FROM 'scales.parquet';
 
@@ -91,8 +99,8 @@ FROM 'cells.parquet';
 -- The same sums by group of whole requests, for intervals. One row per
 -- (source, valid candidate with static scales, layer, kv_head, tensor,
 -- workload, phase, sampling_id, request_group); no rows where the replay was
--- not asked for them (kvtrace replay --intervals) and of online candidates, so
--- that what is made of them (clipped_low, clip_error_high, sqnr_low_db, …) is
+-- not asked for them (kvtrace replay --intervals) and of the kinds online and
+-- format, so that what is made of them (clipped_low, clip_error_high, sqnr_low_db, …) is
 -- NULL there.
 --   request_group  0 to 15, by a hash of the request's number
 CREATE OR REPLACE VIEW groups AS

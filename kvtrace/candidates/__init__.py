@@ -12,6 +12,7 @@ from kvtrace.candidates.captured import default_setup
 from kvtrace.candidates.effective import EffectiveScales
 from kvtrace.candidates.given import GivenScales
 from kvtrace.candidates.online import OnlineScales
+from kvtrace.candidates.scaled_format import FormatScales
 from kvtrace.candidates.setup import ServingSetup
 from kvtrace.candidates.unit import UnitScales
 
@@ -28,6 +29,7 @@ __all__ = [
     "Bf16",
     "Candidate",
     "EffectiveScales",
+    "FormatScales",
     "GivenScales",
     "OnlineScales",
     "ServingSetup",
@@ -41,6 +43,7 @@ KINDS: Final[tuple[type[Candidate], ...]] = (
     UnitScales,
     ArtifactScales,
     GivenScales,
+    FormatScales,
     OnlineScales,
 )
 """In the order of a run's candidates."""
@@ -50,18 +53,19 @@ def standard_candidates(
     traces: Sequence[Trace],
     artifacts: Iterable[ScaleArtifact] = (),
     setup: ServingSetup | None = None,
-    policies: Iterable[str] = (),
+    cache_dtypes: Iterable[str] = (),
     *,
     against: Path | None = None,
 ) -> list[Candidate]:
-    """Return bf16, effective (where a cache was static FP8), unit, one per artifact, one per policy.
+    """Return bf16, effective (where a cache was static FP8), unit, one per artifact, and cache formats.
 
-    setup: one for all; None: `default_setup`. policies: names that `OnlineScales` takes; a repeated one
-    counts once. against: a checkpoint that those of the artifacts are compared with.
+    setup: one for all; None: `default_setup`. cache_dtypes: names that `kvtrace.formats.parse_format` takes;
+    one that is repeated counts once, and one that reads scales has 1.0 and each artifact's. against: a
+    checkpoint that those of the artifacts are compared with.
     Every candidate has a name of its own: an artifact called like another is numbered.
-    Raises InputError: an unknown policy, or nothing to compare. ArtifactError: a checkpoint without weights.
+    Raises InputError: an unknown cache dtype, or nothing to compare. ArtifactError: no weights.
     """
-    asked = Asked(traces, setup or default_setup(traces), tuple(artifacts), tuple(policies), against)
+    asked = Asked(traces, setup or default_setup(traces), tuple(artifacts), tuple(cache_dtypes), against)
     found = [candidate for kind in KINDS for candidate in kind.among(asked)]
     taken = {candidate.name for candidate in found if not candidate.is_given}
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvtrace.candidates.candidate import Candidate
     from kvtrace.candidates.captured import ScaleKey
     from kvtrace.candidates.setup import ServingSetup
+    from kvtrace.formats.coding import RowCoding
     from kvtrace.trace.reader import Trace
 
 
@@ -28,17 +29,23 @@ class AppliedScales:
     values: Mapping[ScaleKey, float | None]
     """Dequantization multipliers; None: not quantized, or chosen while serving."""
     origins: Mapping[ScaleKey, str]
-    """File and key, `effective`, `unit`, `given`, `skipped`, `unquantized` or the online policy."""
+    """File and key, `effective`, `unit`, `given`, `skipped`, `unquantized` or the cache format."""
     granularity: str | None
     """tensor, attn_head or token_head as applied; None: nothing is quantized."""
     note: str | None
     hypothetical: bool
     """Whether the captured engine used other scales, or wrote its cache in another way."""
+    codings: Mapping[tuple[int, str], RowCoding] = field(default_factory=dict)
+    """(layer, "k" | "v") → how vectors are coded there, where it is not static FP8 or nothing at all."""
 
-    @property
-    def setup(self) -> ServingSetup | None:
-        """Return how the scales are applied; None where they are not static."""
-        return self.candidate.setup
+    def setup_of(self, layer: int, tensor: str) -> ServingSetup | None:
+        """Return how static scales are applied there; None where there are none."""
+        return None if (layer, tensor) in self.codings else self.candidate.setup
+
+    def has_range(self, tensor: str) -> bool:
+        """Return whether values of K or V can be out of range at all."""
+        cache = self.candidate.cache
+        return cache is None or cache.is_native_in(tensor) or cache.coding(tensor).limits is not None
 
     def of_heads(self, layer: int, tensor: str, kv_heads: Sequence[int]) -> list[float] | None:
         """Return the multipliers of these heads; None where the tensor is not quantized."""
@@ -54,13 +61,15 @@ def static_scales(
     *,
     granularity: str | None = None,
     note: str | None = None,
+    setup: ServingSetup | None = None,
 ) -> AppliedScales:
     """Return a candidate's scales as its setup applies them: in float32, with the layers that it skips.
 
-    values: one per key of `scale_keys`; None: not quantized. granularity: None: as the values tell.
+    values: one per key of `scale_keys`; None: not quantized. granularity: None: as the values tell. setup:
+    None: the candidate's.
     Raises InvalidCandidateError: a scale is 0, negative, NaN, inf or too large for the format.
     """
-    setup = candidate.setup
+    setup = setup or candidate.setup
     assert setup is not None, "static scales are applied by a setup"
     is_skipped = {key: key[0] in setup.skip_layers for key in values}
     applied = {key: None if is_skipped[key] else _float32(value) for key, value in values.items()}

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from kvtrace.formats import parse_format
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvtrace.candidates.applied import AppliedScales
     from kvtrace.candidates.setup import ServingSetup
-    from kvtrace.numerics.online import OnlinePolicy
+    from kvtrace.formats import CacheFormat
     from kvtrace.scales import ScaleArtifact
     from kvtrace.trace.reader import Trace
 
@@ -49,22 +51,22 @@ class Candidate(ABC):
         return None
 
     @property
-    def policy(self) -> OnlinePolicy | None:
-        """Return how scales are chosen for every token and head while serving; None: they are not."""
+    def cache(self) -> CacheFormat | None:
+        """Return the cache format where it is another than static FP8 throughout; None: it is not."""
         return None
 
     @property
     def engine(self) -> str | None:
         """Return the numerics replayed; None where nothing is quantized."""
-        if self.policy:
-            return self.policy.name
-        return self.setup.engine if self.setup else None
+        if self.setup:
+            return self.setup.engine
+        return self.cache.product if self.cache else None
 
     @property
     def format(self) -> str | None:
         """Return the cache's format; None where nothing is quantized."""
-        if self.policy:
-            return self.policy.format
+        if self.cache:
+            return self.cache.name
         return self.setup.fp8_format if self.setup else None
 
     @abstractmethod
@@ -89,7 +91,17 @@ class Asked:
     setup: ServingSetup
     """One for all: candidates then differ in their scales alone, and compare with what really ran."""
     artifacts: Sequence[ScaleArtifact] = ()
-    policies: Sequence[str] = ()
-    """Names that `OnlineScales` takes."""
+    cache_dtypes: Sequence[str] = ()
+    """Names that `kvtrace.formats.parse_format` takes."""
     against: Path | None = None
     """A checkpoint that those of the artifacts are compared with."""
+
+    @property
+    def formats(self) -> dict[str, CacheFormat]:
+        """Return the formats asked for by the name given first. Raises InputError: one is unknown."""
+        found: dict[str, CacheFormat] = {}
+        for name in self.cache_dtypes:
+            cache = parse_format(name)
+            if cache not in found.values():
+                found[name] = cache
+        return found

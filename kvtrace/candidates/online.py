@@ -1,63 +1,57 @@
-"""online: a cache that scales every token and head by its own absmax."""
+"""online: a cache format that chooses its scales while serving, and takes none of a checkpoint."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from kvtrace.candidates.applied import AppliedScales, scale_keys
 from kvtrace.candidates.candidate import Candidate
-from kvtrace.numerics.online import SCALE_BYTES, find_policy
-from kvtrace.numerics.vllm_platforms import fp8_format_on
+from kvtrace.candidates.coded import coded_by
+from kvtrace.candidates.setup import DEFAULT_SETUP
+from kvtrace.errors import InputError
+from kvtrace.formats import find_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
+    from kvtrace.candidates.applied import AppliedScales
     from kvtrace.candidates.candidate import Asked
-    from kvtrace.numerics.online import OnlinePolicy
+    from kvtrace.candidates.setup import ServingSetup
+    from kvtrace.formats import CacheFormat
     from kvtrace.trace.reader import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class OnlineScales(Candidate):
-    """Scales chosen while serving, called by their policy: fp8-per-token-head or int8-per-token-head.
+    """A cache format without loaded scales, called by a name that `find_format` takes.
 
-    Raises InputError: an unknown policy.
+    Raises InputError: an unknown name, or a format that reads the checkpoint's scales.
     """
+
+    serving: ServingSetup = field(default=DEFAULT_SETUP)
+    """Its skipped layers; the rest does not concern it."""
 
     kind: ClassVar[str] = "online"
 
     def __post_init__(self) -> None:
-        find_policy(self.name)
+        if find_format(self.name).uses_scales:
+            raise InputError(
+                f"{self.name} reads the checkpoint's scales; it is no format that chooses its own"
+            )
 
     @property
-    def policy(self) -> OnlinePolicy:
-        """Return the policy."""
-        return find_policy(self.name)
+    def cache(self) -> CacheFormat:
+        """Return the format."""
+        return find_format(self.name)
 
     def scales_for(self, trace: Trace) -> AppliedScales:
-        """Return no scale beforehand for any head, and a note on what scales per token cost."""
-        values = dict.fromkeys(scale_keys(trace))
-        dims = {d for layer in trace.layers.values() for d in (layer.head_dim_k, layer.head_dim_v)}
-        extra = " to ".join(
-            f"{100 * SCALE_BYTES / dim:.1f} %" for dim in sorted({max(dims), min(dims)}, reverse=True)
-        )
-        note = (
-            f"its scales take {SCALE_BYTES} bytes per token, head and tensor: {extra} more than the codes "
-            "alone"
-        )
-        origins = dict.fromkeys(values, self.name)
-        return AppliedScales(self, values, origins, "token_head", note, hypothetical=not self._ran_in(trace))
-
-    def _ran_in(self, trace: Trace) -> bool:
-        """Return whether every captured layer's cache was the policy's, in the policy's format."""
-        engine, policy = trace.record.engine, self.policy
-        native = fp8_format_on(trace.platform, engine.device, engine.compute_capability)
-        return trace.cache_dtypes == (policy.vllm_dtype,) and policy.format in (native, "int8")
+        """Return no scale beforehand for any head, and how each layer is coded."""
+        return coded_by(self, self.cache, self.serving, trace)
 
     @classmethod
     def among(cls, asked: Asked) -> Iterator[Self]:
-        """Yield one per policy; a repeated one counts once."""
-        for policy in dict.fromkeys(asked.policies):
-            yield cls(policy)
+        """Yield one per format; one that is named twice, by whatever name, counts once."""
+        for name, cache in asked.formats.items():
+            if not cache.uses_scales and not cache.is_native:
+                yield cls(name, asked.setup)

@@ -12,8 +12,8 @@ import typer
 
 from kvtrace.commands.trace_inputs import trace_at
 from kvtrace.errors import InputError
+from kvtrace.formats.named import FORMATS as CACHE_FORMATS
 from kvtrace.numerics import DEFAULT_ENGINE, ENGINES, FORMATS
-from kvtrace.numerics.online import ONLINE_POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -86,9 +86,16 @@ SKIP_LAYERS = Annotated[
     str | None,
     typer.Option("--skip-layers", help="Layers left unquantized, such as 0,1,29."),
 ]
-ONLINE = Annotated[
+CACHE_DTYPE = Annotated[
     list[str] | None,
-    typer.Option("--online", help=f"A cache with scales per token and head: {_listed(ONLINE_POLICIES)}."),
+    typer.Option(
+        "--cache-dtype",
+        "--online",
+        metavar="NAME",
+        help="A cache format to compare, repeatable: "
+        f"{_listed(name for name in CACHE_FORMATS if name != 'auto')}; or K and V apart, as k=bf16,v=fp8. "
+        "nvfp4 and fp8 are tried with 1.0 and with each --scales, the others take no scales.",
+    ),
 ]
 DEVICE = Annotated[
     str | None,
@@ -117,7 +124,7 @@ class ReplayOptions:
     backend: BACKEND = None
     tp: TENSOR_PARALLEL = None
     skip_layers: SKIP_LAYERS = None
-    online: ONLINE = None
+    cache_dtype: CACHE_DTYPE = None
     manifest: MANIFEST = None
     policy: POLICY = None
     device: DEVICE = None
@@ -172,7 +179,7 @@ def request_for(traces: list[Path], options: ReplayOptions) -> ReplayRequest:
         options.scales or (),
         setup,
         artifact_format=options.artifact_format,
-        policies=options.online or (),
+        cache_dtypes=options.cache_dtype or (),
         against=options.against,
     )
     return replace(request, manifest=supplied, policy=stamp, device=options.device)

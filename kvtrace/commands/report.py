@@ -28,7 +28,7 @@ _MOST_WITH_INTERVALS = 16
 """Their sums by group of requests cost as much as those by cell."""
 
 
-@with_replay_options("online")
+@with_replay_options()
 def report(
     inputs: Annotated[list[Path], typer.Argument(metavar="TRACE|RUN", help="Traces, or one run.")],
     options: ReplayOptions,
@@ -87,6 +87,7 @@ def report(
         "--against": options.against,
         "--manifest": options.manifest,
         "--policy": options.policy,
+        "--cache-dtype": options.cache_dtype,
         "--intervals": intervals,
     }
     is_run = _is_run(inputs, [option for option, given in fixed.items() if given])

@@ -93,8 +93,9 @@ class _Accumulator:
             codes.append(code)
             nonfinite.append(has_nonfinite)
             for number, candidate in enumerate(self._applied):
-                if candidate.setup is not None and (scale := scales[number]) is not None:
-                    self._add_errors(number, candidate.setup, scale, x[rows], cell[rows], heads)
+                setup = candidate.setup_of(self._layer.index, self._tensor)
+                if setup is not None and (scale := scales[number]) is not None:
+                    self._add_errors(number, setup, scale, x[rows], cell[rows], heads)
         empty = torch.empty(0, len(block.kv_heads), dtype=torch.int64)
         return Vectors(
             self._layer.index,

@@ -62,7 +62,7 @@ def standard_request(
     setup: ServingSetup | None = None,
     *,
     artifact_format: str | None = None,
-    policies: Iterable[str] = (),
+    cache_dtypes: Iterable[str] = (),
     against: Path | None = None,
 ) -> ReplayRequest:
     """Return the request to replay the traces through `standard_candidates`, for the rest as by default.
@@ -74,7 +74,7 @@ def standard_request(
     for line in rows_left_out(traces):
         _log.warning("%s", line)
     artifacts = [load_artifact(path, artifact_format) for path in scales]
-    return ReplayRequest(traces, standard_candidates(traces, artifacts, setup, policies, against=against))
+    return ReplayRequest(traces, standard_candidates(traces, artifacts, setup, cache_dtypes, against=against))
 
 
 def _require_traces(traces: Sequence[Trace]) -> None:

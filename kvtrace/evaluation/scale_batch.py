@@ -36,10 +36,11 @@ def scales_of_tensor(applied: Sequence[AppliedScales], tensor: TensorRecord) -> 
     """Return the candidates that quantize one layer, K or V, one batch per setup."""
     found: dict[ServingSetup, tuple[list[int], list[float]]] = {}
     for number, scales in enumerate(applied):
-        if scales.setup is not None:
+        setup = scales.setup_of(tensor.layer, tensor.tensor)
+        if setup is not None:
             own = scales.of_heads(tensor.layer, tensor.tensor, tensor.kv_heads)
             if own is not None:
-                numbers, values = found.setdefault(scales.setup, ([], []))
+                numbers, values = found.setdefault(setup, ([], []))
                 numbers.append(number)
                 values.extend(own)
     return [

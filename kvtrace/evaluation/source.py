@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from kvtrace.candidates.applied import AppliedScales
-    from kvtrace.evaluation.per_token_head import OnlineSums
+    from kvtrace.evaluation.coded_rows import CodedSums
     from kvtrace.evaluation.reading import Progress
     from kvtrace.evaluation.request import Method, ReplayRequest
     from kvtrace.evaluation.sums import Vectors
@@ -71,7 +71,7 @@ class SourceReplay:
                 logging.WARNING, "nothing was verified: float32 values are replayed one by one in any case"
             )
         yield from audit_artifacts(self._trace, self._request.candidates, None)
-        yield from self._with_online(self._direct(self._cells, self._applied))
+        yield from self._with_coded(self._direct(self._cells, self._applied))
 
     def _over_counts(self) -> Iterator[SourceValue]:
         cells, applied = self._cells, self._applied
@@ -80,15 +80,15 @@ class SourceReplay:
             if (swept := sweep(profile, applied, self._device)) is not None:
                 yield swept
             yield from magnitude_counts(profile, cells)
-            yield from self._with_online(self._profiled(profile, cells, applied))
+            yield from self._with_coded(self._profiled(profile, cells, applied))
             if self._request.method == "verify":
                 self._note(logging.INFO, "verified: profile and element-wise replay agree")
 
     def _groups(self) -> Iterator[SourceValue]:
         """Yield the sums of static scales by group of requests."""
         cells = find_group_cells(self._trace)
-        # What an online policy does is not in a profile, and is kept by cell alone.
-        applied = [one for one in self._applied if one.candidate.policy is None]
+        # What is coded vector by vector is not in a profile, and is kept by cell alone.
+        applied = [one for one in self._applied if one.candidate.cache is None]
         names = tuple(one.candidate.name for one in applied)
         if self.method == "direct":
             yield from _by_cell(cells, names, self._direct(cells, applied))
@@ -131,10 +131,10 @@ class SourceReplay:
         self.were_read = True
         yield from replay_directly(self._trace, cells, applied, self._device, progress=self._progress)
 
-    def _with_online(self, values: Iterable[TensorSums | Vectors | OrdinarySums]) -> Iterator[SourceValue]:
-        """Yield the vectors, and the sums with those of online policies filled in."""
+    def _with_coded(self, values: Iterable[TensorSums | Vectors | OrdinarySums]) -> Iterator[SourceValue]:
+        """Yield the vectors, and the sums with those of cache formats filled in."""
         names = tuple(one.candidate.name for one in self._applied)
-        online = list(self._online())
+        coded = self._coded()
         for value in values:
             if isinstance(value, OrdinarySums):
                 yield OrdinaryChannels(names, value)
@@ -142,20 +142,21 @@ class SourceReplay:
             if not isinstance(value, TensorSums):
                 yield value
                 continue
-            for number, own in online:
-                own.fill(value, number)
-            yield CellSums(self._cells, names, value)
+            if coded is not None:
+                coded.fill(value)
+            without = frozenset(
+                one.candidate.name for one in self._applied if not one.has_range(value.tensor)
+            )
+            yield CellSums(self._cells, names, value, without)
 
-    def _online(self) -> Iterator[tuple[int, OnlineSums]]:
-        policies = [(i, one.candidate.policy) for i, one in enumerate(self._applied)]
-        for number, policy in policies:
-            if policy is None:
-                continue
-            from kvtrace.evaluation.per_token_head import online_sums  # torch
+    def _coded(self) -> CodedSums | None:
+        if not any(one.codings for one in self._applied):
+            return None
+        from kvtrace.evaluation.coded_rows import coded_sums  # numba's kernels
 
-            sums, were_read = online_sums(self._trace, self._cells, policy, self._device, self._progress)
-            self.were_read |= were_read
-            yield number, sums
+        sums, were_read = coded_sums(self._trace, self._cells, self._applied, self._device, self._progress)
+        self.were_read |= were_read
+        return sums
 
     def _note(self, level: int, text: str) -> None:
         _log.log(level, "%s: %s", plain(self._source, 200), text)

@@ -48,6 +48,7 @@ class _SumRows:
 
     def __init__(self, source: str, one: CellSums) -> None:
         self._source, self._cells, self._names, self._sums = source, one.cells, one.candidates, one.sums
+        self._without_range = one.without_range
         self._cell, self._head = np.nonzero(one.sums.values.num_vectors)
 
     def of_cells(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -62,9 +63,14 @@ class _SumRows:
         values = magnitudes_of(max_code.clip(min=0), self._sums.dtype).astype(np.float64)
         return pa.array(self.of_values(values), mask=self.of_values(max_code) < 0)
 
+    def _of_errors(self, name: str) -> NDArray[Any]:
+        errors: NDArray[Any] = getattr(self._sums.errors, name)[:, self._cell, self._head].reshape(-1)
+        return errors
+
     def columns(self) -> dict[str, Any]:
         cells, names, sums = self._cells, self._names, self._sums
         rows, repeats = len(names) * len(self._cell), len(names)
+        is_absent = np.repeat([name in self._without_range for name in names], len(self._cell))
         return {
             "source": repeated(self._source, rows),
             "candidate": chosen(names, np.repeat(np.arange(repeats), len(self._cell))),
@@ -75,21 +81,15 @@ class _SumRows:
             "phase": chosen(PHASES, self.of_cells(cells.phase)),
             "sampling_id": self.of_cells(cells.sampling_id),
             **{name: self.of_values(getattr(sums.values, name)) for name in _VALUE_COLUMNS},
-            **{
-                name: getattr(sums.errors, name)[:, self._cell, self._head].reshape(-1)
-                for name in _ERROR_COLUMNS
-            },
+            **{name: self._of_errors(name) for name in _ERROR_COLUMNS},
+            **{name: pa.array(self._of_errors(name), mask=is_absent) for name in _RANGE_COLUMNS},
         }
 
 
 _VALUE_COLUMNS: Final = ("num_vectors", "num_values", "sum_sq_signal")
-_ERROR_COLUMNS: Final = (
-    "num_out_of_range",
-    "num_clipped",
-    "num_flushed",
-    "sum_sq_error",
-    "sum_sq_clip_error",
-)
+_ERROR_COLUMNS: Final = ("num_flushed", "sum_sq_error")
+_RANGE_COLUMNS: Final = ("num_out_of_range", "num_clipped", "sum_sq_clip_error")
+"""Absent where nothing can be out of range."""
 
 
 def ordinary_columns(source: str, one: OrdinaryChannels) -> dict[str, Any]:

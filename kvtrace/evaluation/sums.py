@@ -75,6 +75,8 @@ class CellSums:
     """Of workload, phase and octave, or of request groups."""
     candidates: tuple[str, ...]
     sums: TensorSums
+    without_range: frozenset[str] = frozenset()
+    """Candidates whose values cannot be out of range: their counts of that are absent."""
 
 
 def sums_alone(values: Iterable[object]) -> Iterator[TensorSums]:

@@ -47,7 +47,7 @@ def sweep(profile: StoredProfile, applied: Sequence[AppliedScales], device: str)
     Engine and format are those of the first candidate with static scales.
     A head without a value other than 0 has no such scale; nor has a scale × MAX beyond float32.
     """
-    setup = next((one.setup for one in applied if one.setup is not None), None)
+    setup = next((one.candidate.setup for one in applied if one.candidate.setup is not None), None)
     if setup is None:
         return None
     found = worked_on(lambda tensor: _sums(tensor, setup, device), profile.tensors(), num_threads(device))

@@ -26,6 +26,8 @@ from kvtrace.evaluation.sum_columns import (
 from kvtrace.evaluation.sums import CellSums, Vectors
 from kvtrace.evaluation.sweep import SweepSums
 from kvtrace.findings.finding import IN_EFFECT
+from kvtrace.formats.coding import Limits
+from kvtrace.numerics.captured import largest_code
 from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
 from kvtrace.numerics.rounding_floor import rounding_floor_db
@@ -36,8 +38,12 @@ from kvtrace.trace.strata import PHASES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from numpy.typing import NDArray
+
     from kvtrace.candidates.bind import Bound
+    from kvtrace.candidates.candidate import Candidate
     from kvtrace.candidates.captured import ScaleKey
+    from kvtrace.candidates.setup import ServingSetup
     from kvtrace.findings.finding import Finding
     from kvtrace.runs.write import RunWriter
     from kvtrace.scales import ScaleArtifact
@@ -75,7 +81,7 @@ def write_candidates(run: RunWriter, bound: Bound) -> None:
             "note": [
                 "; ".join(dict.fromkeys(one.note for one in found if one.note)) or None for found in applied
             ],
-            "rounding_floor_db": [rounding_floor_db(one.engine, one.format) for one in candidates],
+            "rounding_floor_db": [_rounding_floor_db(one) for one in candidates],
         },
     )
 
@@ -105,6 +111,13 @@ def write_source(run: RunWriter, source: str, trace: Trace, values: Iterable[Sou
                     run.write(schema.CELLS, cell_columns(source, value))
                 else:
                     run.write(schema.GROUPS, group_columns(source, value))
+
+
+def _rounding_floor_db(candidate: Candidate) -> float | None:
+    cache = candidate.cache
+    if cache is None:
+        return rounding_floor_db(candidate.engine, candidate.format)
+    return rounding_floor_db(candidate.engine, cache.k.float_format) if cache.k == cache.v else None
 
 
 def _calibrated_length(artifact: ScaleArtifact) -> int | None:
@@ -188,31 +201,44 @@ def _calibrated_amax(artifact: ScaleArtifact) -> dict[ScaleKey, float]:
 
 
 def _limits(trace: Trace, applied: AppliedScales) -> dict[str, list[Any]]:
-    """Return covered_amax and both code limits of each scale; NULL where nothing is quantized."""
-    setup, values = applied.setup, list(applied.values.items())
+    """Return covered_amax and both code limits of each scale; NULL where nothing has a range."""
+    values = list(applied.values.items())
     limits: dict[str, list[Any]] = {
         name: [None] * len(values) for name in ("covered_amax", "max_in_range_code", "max_unclipped_code")
     }
-    if setup is None:
-        return limits
-    max_value = find_format(setup.fp8_format).max_value
-    for dtype in sorted({layer.dtype for layer in trace.layers.values()}):
-        index = [
-            i
-            for i, (key, value) in enumerate(values)
-            if value is not None and trace.layers[key[0]].dtype == dtype
-        ]
-        scale = np.array([values[i][1] for i in index], np.float32)
-        chosen = {"engine": setup.engine, "format": setup.fp8_format}
-        found = {
-            "covered_amax": scale * np.float32(max_value),
-            "max_in_range_code": max_in_range_code(scale, dtype, **chosen),
-            "max_unclipped_code": max_unclipped_code(scale, dtype, **chosen),
-        }
-        for name, column in found.items():
+    groups: dict[tuple[str, ServingSetup | Limits], list[int]] = {}
+    for i, (key, value) in enumerate(values):
+        layer, _, tensor = key
+        coding = applied.codings.get((layer, tensor))
+        rule = coding.limits if coding else applied.setup_of(layer, tensor) if value is not None else None
+        if rule is not None:
+            groups.setdefault((trace.layers[layer].dtype, rule), []).append(i)
+    for (dtype, rule), index in groups.items():
+        # A coding without scales has its range over 1.0.
+        scale = np.array([1.0 if values[i][1] is None else values[i][1] for i in index], np.float32)
+        for name, column in _limits_of(rule, scale, dtype).items():
             for i, value in zip(index, column.tolist(), strict=True):
                 limits[name][i] = value
     return limits
+
+
+def _limits_of(
+    rule: ServingSetup | Limits, scale: NDArray[np.float32], dtype: str
+) -> dict[str, NDArray[Any]]:
+    """Return the three limits of some scales. rule: of static FP8, or of a coding."""
+    if isinstance(rule, Limits):
+        covered, unclipped = (scale * np.float32(limit) for limit in rule)
+        return {
+            "covered_amax": covered,
+            "max_in_range_code": largest_code(covered, dtype),
+            "max_unclipped_code": largest_code(unclipped, dtype),
+        }
+    chosen = {"engine": rule.engine, "format": rule.fp8_format}
+    return {
+        "covered_amax": scale * np.float32(find_format(rule.fp8_format).max_value),
+        "max_in_range_code": max_in_range_code(scale, dtype, **chosen),
+        "max_unclipped_code": max_unclipped_code(scale, dtype, **chosen),
+    }
 
 
 def _evidence(finding: Finding) -> dict[str, Any]:

@@ -27,8 +27,15 @@ class Coding(ABC):
 
     uses_scale: ClassVar[bool] = False
     """Whether it reads the layer's k_scale or v_scale; where not, an artifact changes nothing."""
+    is_native: ClassVar[bool] = False
+    """Whether it leaves the values as they are."""
     limits: ClassVar[Limits | None] = None
     """Where its range ends; None: it has none, each vector's own scale covers it."""
+
+    @property
+    def float_format(self) -> str | None:
+        """Return the FP8 format that every value is rounded to over one scale; None: it is otherwise."""
+        return None
 
     @abstractmethod
     def num_bytes(self, head_dim: int) -> int:
@@ -46,12 +53,17 @@ class Coding(ABC):
         float32 > 0, broadcastable to x; ignored without `uses_scale`. Returns float32, the shape of x.
         """
 
-    def kernel(self, head_dim: int, dtype: str) -> Kernel | None:  # noqa: ARG002 -- of its kinds
-        """Return its compiled form for the CPU, None where `round_trip` is all there is.
+
+@dataclass(frozen=True, slots=True)
+class RowCoding(Coding):
+    """A coding whose codes depend on the whole vector, so that counts of values do not tell its error."""
+
+    @abstractmethod
+    def kernel(self, head_dim: int, dtype: str) -> Kernel:
+        """Return its compiled form for the CPU, which gives what `round_trip` gives.
 
         dtype: of the captured values: bfloat16, float16 or float32.
         """
-        return None
 
 
 def is_power_of_two(number: int) -> bool:

@@ -60,6 +60,15 @@ class CacheFormat:
         """Return whether the checkpoint's k_scale and v_scale change what is stored."""
         return self.k.uses_scale or self.v.uses_scale
 
+    @property
+    def is_native(self) -> bool:
+        """Return whether nothing is quantized."""
+        return self.is_native_in("k") and self.is_native_in("v")
+
+    def is_native_in(self, tensor: str) -> bool:
+        """Return whether K or V stays in the model's dtype. tensor: k or v."""
+        return self.coding(tensor).is_native
+
     def coding(self, tensor: str) -> Coding:
         """Return how K or V is stored. tensor: k or v."""
         return self.k if tensor == "k" else self.v

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.formats.coding import Coding
+from kvtrace.formats.coding import RowCoding
 from kvtrace.formats.format import CacheFormat, Place
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SCALE_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RotatedUint4(Coding):
+class RotatedUint4(RowCoding):
     """Codes 0 to 15 of (max − min) / 15 each."""
 
     def num_bytes(self, head_dim: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.formats.coding import Coding
+from kvtrace.formats.coding import RowCoding
 from kvtrace.formats.format import CacheFormat, Place
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ZeroPoint(Coding):
+class ZeroPoint(RowCoding):
     """(code − zero-point) · scale, scale = (max − min) / (2^bits − 1)."""
 
     bits: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from kvtrace.formats.coding import Coding
 from kvtrace.formats.format import CacheFormat, Place
@@ -18,6 +18,8 @@ class Native(Coding):
 
     itemsize: int = 2
     """Bytes of one value: 2 in bfloat16 and float16, 4 in float32."""
+
+    is_native: ClassVar[bool] = True
 
     def num_bytes(self, head_dim: int) -> int:
         """Return itemsize bytes a value."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from kvtrace.formats.coding import Coding, Limits
+from kvtrace.formats.coding import Limits, RowCoding
 from kvtrace.formats.format import CacheFormat, Place
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ LARGEST_SCALE: Final = 448.0
 
 
 @dataclass(frozen=True, slots=True)
-class Nvfp4(Coding):
+class Nvfp4(RowCoding):
     """x̂ = code · block scale · the layer's scale."""
 
     tries_four: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.formats.coding import Coding, is_power_of_two
+from kvtrace.formats.coding import RowCoding, is_power_of_two
 from kvtrace.formats.format import CacheFormat, Place
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ NARROW_BITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks(Coding):
+class Blocks(RowCoding):
     """Blocks of 64 values, the rotary ones in 4 bits."""
 
     rotary_dim: int | None = None
@@ -64,7 +64,7 @@ class Blocks(Coding):
 
 
 @dataclass(frozen=True, slots=True)
-class WholeVector(Coding):
+class WholeVector(RowCoding):
     """The vector as one block; of 64 values each where its length is no power of two, with one scale."""
 
     bits: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from kvtrace.formats.coding import Coding
+from kvtrace.formats.coding import RowCoding
 from kvtrace.formats.format import CacheFormat, Place
 
 if TYPE_CHECKING:
@@ -21,10 +21,15 @@ SCALE_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class PerTokenHead(Coding):
+class PerTokenHead(RowCoding):
     """x̂ = scale · code, scale = max(absmax / largest code, 1e-6)."""
 
     codes: Literal["e4m3fn", "int8"]
+
+    @property
+    def float_format(self) -> str | None:
+        """Return e4m3fn, None of int8."""
+        return "e4m3fn" if self.codes == "e4m3fn" else None
 
     def num_bytes(self, head_dim: int) -> int:
         """Return a byte a value and the scale."""

@@ -27,6 +27,11 @@ class StaticFp8(Coding):
     uses_scale: ClassVar[bool] = True
 
     @property
+    def float_format(self) -> str | None:
+        """Return its format."""
+        return self.fp8_format
+
+    @property
     def limits(self) -> Limits:  # type: ignore[override]
         """Return the format's range."""
         found = find_format(self.fp8_format)

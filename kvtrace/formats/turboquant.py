@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from kvtrace.formats.coding import Coding, Limits, is_power_of_two
+from kvtrace.formats.coding import Limits, RowCoding, is_power_of_two
 from kvtrace.formats.format import CacheFormat, Place
 from kvtrace.numerics.formats import E4M3FN
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class UnscaledFp8(Coding):
+class UnscaledFp8(RowCoding):
     """e4m3 of the value itself: beyond 448 it clips, and no scale can help."""
 
     limits: ClassVar[Limits | None] = Limits(E4M3FN.max_value, E4M3FN.clip_threshold("nearest"))
@@ -44,7 +44,7 @@ class UnscaledFp8(Coding):
 
 
 @dataclass(frozen=True, slots=True)
-class LloydMax(Coding):
+class LloydMax(RowCoding):
     """The nearest centroids of the rotated unit vector, and its norm in float16."""
 
     bits: int
@@ -72,7 +72,7 @@ class LloydMax(Coding):
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform(Coding):
+class Uniform(RowCoding):
     """min + code · scale, both in float16, of each token and head."""
 
     bits: int
@@ -98,7 +98,7 @@ _PLACES: Final = (Place("TURBOQUANT", "CUDA, ROCm and XPU; head size a power of 
 _PREFILL: Final = "the first chunk of a prompt does not read its cache: decode alone sees its error"
 
 
-def _preset(name: str, k: Coding, v: Coding, fact: str = _PREFILL) -> CacheFormat:
+def _preset(name: str, k: RowCoding, v: RowCoding, fact: str = _PREFILL) -> CacheFormat:
     return CacheFormat(name, k, v, _PLACES, keeps_boundary_layers=True, slot_align=2, fact=fact)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.formats.coding import Coding, is_power_of_two
+from kvtrace.formats.coding import RowCoding, is_power_of_two
 from kvtrace.formats.format import CacheFormat, Place
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ GROUP: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedE2m1(Coding):
+class GroupedE2m1(RowCoding):
     """x̂ = code · 2^e."""
 
     rotated: bool

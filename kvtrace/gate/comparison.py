@@ -27,6 +27,7 @@ class Role(StrEnum):
     as_served = "as served"
     calibrated = "calibrated"
     online = "online"
+    cache_format = "cache format"
     layers_excluded = "selective layer exclusion"
     unsupported = "unsupported"
 

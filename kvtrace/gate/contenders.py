@@ -22,6 +22,8 @@ SELECT candidate, kind, status, reason, note, hypothetical, engine, format, gran
 FROM candidates LEFT JOIN layers_left_out USING (candidate)
 ORDER BY ordinal
 """
+_FORMATS: Final = ("online", "format")
+"""Kinds that may keep layers native by themselves."""
 _ORDER: Final = tuple(Role)
 
 
@@ -56,12 +58,13 @@ class Contender:
             return Role.unsupported
         if self.kind == "bf16":
             return Role.baseline
-        if self.excluded_layers:
+        if self.excluded_layers and self.kind not in _FORMATS:
             return Role.layers_excluded
         return {
             "unit": Role.default_scales,
             "effective": Role.as_served,
             "online": Role.online,
+            "format": Role.cache_format,
         }.get(self.kind, Role.calibrated)
 
     @property
@@ -92,6 +95,7 @@ class Contender:
             "unit": "scales 1.0",
             "effective": "the scales that the engine used",
             "online": "scales chosen while serving",
+            "format": f"scales of {plain(self.artifact, 80)}{digest}" if self.artifact else "scales 1.0",
         }.get(self.kind, f"scales of {plain(self.artifact or self.candidate, 80)}{digest}")
         layers = f", layers {self.facts['layers left out']} in BF16" if self.excluded_layers else ""
         return f"{self.format}, {self.engine} numerics, {grain}, {scales}{layers}"

@@ -52,7 +52,7 @@ def decide_vectors(
         confidence=policy.confidence,
         worst_request=policy.worst_request_frac,
     )
-    if heads.is_online:
+    if heads.never_clips:
         nothing = np.zeros(len(heads), dtype=bool)
         found = replace(found, high=np.zeros(len(heads)), too_few_requests=nothing)
     breached = q_values <= policy.false_discovery_rate
@@ -69,7 +69,7 @@ def decide_vectors(
         measured,
         limit=limit,
         bound=bound,
-        basis=BY_RULE if heads.is_online else BY_INTERVAL,
+        basis=BY_RULE if heads.never_clips else BY_INTERVAL,
         has_interval=True,
         reason=(
             _vector_reason(bound, int(untold.sum()), int(found.num_requests.max()), policy)

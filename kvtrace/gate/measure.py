@@ -83,6 +83,7 @@ WHERE candidate = $candidate AND is_quantized
 GROUP BY stratum
 """
 
+_HAS_RANGE: Final = "FROM scales WHERE candidate = $candidate AND max_unclipped_code IS NOT NULL LIMIT 1"
 _ANY: Final = (0, 2**62)
 
 
@@ -107,7 +108,9 @@ class HeadTable:
     groups: dict[str, NDArray[np.float64]] | None = None
     """The value-level sums as [head, request group]; None where the run has none for the segment."""
     is_online: bool = False
-    """Every vector gets a scale of its own: nothing is out of range or clipped, and no run has groups."""
+    """Vectors are coded one by one, and no run has groups."""
+    never_clips: bool = False
+    """Every vector gets a scale of its own that covers it: nothing is out of range or clipped."""
 
     def __len__(self) -> int:
         return len(self.columns["layer"])
@@ -184,6 +187,7 @@ def measure(
     candidate = chosen.candidate
     select_rows(connection, candidate, segments)
     extents = {row[0]: Extent(*row[1:]) for row in connection.execute(_COVERAGE).fetchall()}
+    has_range = bool(connection.execute(_HAS_RANGE, {"candidate": candidate}).fetchall())
     quantized = dict(connection.execute(_QUANTIZED_HEADS, {"candidate": candidate}).fetchall())
 
     def tables(sql: str) -> list[HeadTable]:
@@ -193,7 +197,8 @@ def measure(
         return [
             HeadTable(
                 {name: values[start:stop] for name, values in arrays.items()},
-                is_online=chosen.kind == "online",
+                is_online=chosen.kind in ("online", "format"),
+                never_clips=chosen.kind == "online" and not has_range,
             )
             for start, stop in pairwise(bounds)
         ]

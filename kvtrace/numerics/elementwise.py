@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kvtrace.errors import InputError
-from kvtrace.numerics.casts import nearest_codes, scale_down, to_codes, values_of_codes
+from kvtrace.numerics.casts import scale_down, to_codes, values_of_codes
 from kvtrace.numerics.engines import DEFAULT_ENGINE, find_pair
-from kvtrace.numerics.formats import E4M3FN, find_format
-from kvtrace.numerics.online import SMALLEST_SCALE
+from kvtrace.numerics.formats import find_format
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
-
-    from kvtrace.numerics.online import OnlinePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,27 +94,6 @@ def round_trip(
     finite = torch.isfinite(x)
     flushed = (restored == 0) & (x != 0)
     return RoundTrip(restored, out_of_range & finite, clipped & finite, flushed & finite)
-
-
-def online_round_trip(x: Tensor, policy: OnlinePolicy) -> Tensor:
-    """Return what the cache gives back for `x`, float32.
-
-    x: [..., head_dim], bfloat16, float16 or float32. Values that are not finite take no part in their
-    vector's absmax; what they come back as is not defined.
-
-    >>> from kvtrace.numerics.online import ONLINE_POLICIES
-    >>> x = torch.tensor([[127.0, 0.5, -1.5, 0.4]])
-    >>> online_round_trip(x, ONLINE_POLICIES["int8-per-token-head"]).tolist()
-    [[127.0, 1.0, -2.0, 0.0]]
-    """
-    wide = x.float()
-    absmax = torch.where(torch.isfinite(wide), wide, 0).abs().amax(-1, keepdim=True)
-    scale = (absmax / policy.max_value).clamp_(min=SMALLEST_SCALE)
-    y = wide * scale.reciprocal()
-    if policy.format == "int8":
-        half_away = torch.trunc(y + torch.copysign(torch.full_like(y, 0.5), y))
-        return half_away.clamp_(-policy.max_value, policy.max_value).mul_(scale)
-    return values_of_codes(nearest_codes(y, E4M3FN), E4M3FN).mul_(scale)
 
 
 def captured_tensor(magnitude: NDArray[Any], dtype: str) -> Tensor:

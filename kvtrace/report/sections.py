@@ -37,9 +37,9 @@ class Measured:
     """Finite values."""
     num_nonfinite: int
     """NaN and inf; in no other count."""
-    num_out_of_range: int
-    """Values with |x / scale| > MAX."""
-    num_clipped: int
+    num_out_of_range: int | None
+    """Values with |x / scale| > MAX; null where nothing can be out of range, as is `num_clipped`."""
+    num_clipped: int | None
     """Values beyond the point where rounding leaves MAX: these lose more than rounding does."""
     num_flushed: int
     """Non-zero values that become 0."""
@@ -134,7 +134,7 @@ class CandidateSummary:
     """One set of scales as one engine would apply it."""
 
     candidate: str
-    kind: Literal["bf16", "effective", "unit", "artifact", "online"]
+    kind: Literal["bf16", "effective", "unit", "artifact", "online", "format"]
     status: Literal["valid", "invalid"]
     reason: str | None
     """Why it is invalid."""

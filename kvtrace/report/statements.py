@@ -86,7 +86,8 @@ def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
         "bf16": "the values as captured",
         "effective": "the scales that the engine used",
         "unit": "every scale 1.0, an engine's default",
-        "online": "a scale for every token and head, chosen while serving",
+        "online": "scales for every token and head, chosen while serving",
+        "format": plain(candidate.artifact, 100) if candidate.artifact else "every scale 1.0",
         "artifact": plain(candidate.artifact or "scales given as numbers", 100),
     }[candidate.kind]
     granularity = {"tensor": "per tensor", "attn_head": "per head"}.get(candidate.granularity or "")
@@ -96,7 +97,7 @@ def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
     if candidate.engine:
         parts.append(f"{candidate.format} as {candidate.engine} writes it")
     text = ", ".join(parts) + "."
-    if candidate.kind == "online" and not candidate.hypothetical:
+    if candidate.kind in ("online", "format") and not candidate.hypothetical:
         text += " It is what ran."
     for source in report.sources:
         scales = _comparable(report, source, candidate)

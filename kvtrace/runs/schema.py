@@ -114,7 +114,7 @@ CANDIDATES: Final = Table(
             "kind",
             "string",
             "bf16 (unquantized), effective (what the engine used), unit (1.0), artifact, "
-            "or online (a scale for every token and head)",
+            "online (a cache format that takes no scales) or format (one that does, or K and V apart)",
         ),
         Column("status", "string", "valid or invalid"),
         Column("reason", "string", "why it is invalid; NULL where valid"),
@@ -126,8 +126,14 @@ CANDIDATES: Final = Table(
             "bool_",
             "true unless the captured engine really wrote FP8 with these scales, in this way",
         ),
-        Column("engine", "string", "numerics replayed, such as vllm-cuda; NULL for bf16"),
-        Column("format", "string", "FP8 format, such as e4m3fn; NULL for bf16"),
+        Column(
+            "engine",
+            "string",
+            "numerics replayed, such as vllm-cuda; of a cache format its product; NULL for bf16",
+        ),
+        Column(
+            "format", "string", "FP8 format, such as e4m3fn, or cache format, such as nvfp4; NULL for bf16"
+        ),
         Column("granularity", "string", "tensor, attn_head or token_head as applied; NULL for bf16"),
         Column("artifact", "string", "path as given; NULL where none"),
         Column("artifact_sha256", "string", "over the scale tensors as read; NULL where none"),
@@ -161,7 +167,7 @@ SCALES: Final = Table(
         Column(
             "scale",
             "float32",
-            "dequantization multiplier; NULL where not quantized, or every vector gets its own (online)",
+            "dequantization multiplier; NULL where not quantized, or every vector gets its own",
         ),
         Column(
             "covered_amax",
@@ -182,7 +188,11 @@ SCALES: Final = Table(
             "int32",
             "largest 15-bit magnitude code that is not clipped; NULL without a scale",
         ),
-        Column("origin", "string", "file and key it was read from, effective, unit, or skipped"),
+        Column(
+            "origin",
+            "string",
+            "file and key it was read from, effective, unit, skipped, unquantized or a cache format",
+        ),
     ),
 )
 
@@ -200,7 +210,12 @@ CELLS: Final = Table(
         Column("num_vectors", "int64", "rows in the cell"),
         _NUM_VALUES,
         Column("num_nonfinite", "int64", "NaN and inf; in no other column"),
-        Column("num_out_of_range", "int64", "values with |x / scale| > MAX"),
+        Column(
+            "num_out_of_range",
+            "int64",
+            "values with |x / scale| > MAX; NULL, as are the next and sum_sq_clip_error, where the "
+            "candidate's format has no range",
+        ),
         Column(
             "num_clipped",
             "int64",

@@ -114,11 +114,11 @@ def test_every_class_of_the_package_is_listed_once() -> None:
         (UnitScales(), "vllm-cuda", "e4m3fn"),
         (EffectiveScales(ServingSetup("vllm-cpu")), "vllm-cpu", "e4m3fn"),
         (GivenScales("given", {}, ServingSetup("vllm-cuda", "e5m2")), "vllm-cuda", "e5m2"),
-        (OnlineScales("int8-per-token-head"), "int8-per-token-head", "int8"),
+        (OnlineScales("int8-per-token-head"), "vllm", "int8_per_token_head"),
     ],
     ids=lambda one: getattr(one, "name", None),
 )
-def test_engine_and_format_are_those_of_the_setup_or_the_policy(
+def test_engine_and_format_are_those_of_the_setup_or_the_cache_format(
     candidate: Candidate, engine: str | None, fp8_format: str | None
 ) -> None:
     assert (candidate.engine, candidate.format) == (engine, fp8_format)

@@ -48,7 +48,7 @@ def make_trace(folder: Path, *, device: str = "cuda", **options: Any) -> Trace:
     return replace(trace, record=trace.record.model_copy(update={"engine": engine}))
 
 
-def test_a_policy_keeps_its_name_and_an_artifact_called_like_it_gets_another(tmp_path: Path) -> None:
+def test_a_cache_format_keeps_its_name_and_an_artifact_called_like_it_gets_another(tmp_path: Path) -> None:
     trace = make_trace(tmp_path)
     artifact = load_artifact(shutil.copytree(ARTIFACTS / "ct_per_head", tmp_path / POLICY))
     named = standard_candidates([trace], [artifact], None, [POLICY, "int8-per-token-head", POLICY])
@@ -59,7 +59,7 @@ def test_a_policy_keeps_its_name_and_an_artifact_called_like_it_gets_another(tmp
         (POLICY, "online"),
         ("int8-per-token-head", "online"),
     ]
-    with pytest.raises(InputError, match="'fp4' is unknown"):
+    with pytest.raises(InputError, match="'fp4': unknown"):
         standard_candidates([trace], [], None, ["fp4"])
 
 

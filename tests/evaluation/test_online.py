@@ -13,9 +13,8 @@ from support.replayed_trace import found_cells, make_tensors, make_trace, rows_o
 
 from kvtrace.candidates import Bf16, OnlineScales
 from kvtrace.errors import InputError
-from kvtrace.evaluation import ReplayRequest, per_token_head, replay
-from kvtrace.numerics.elementwise import online_round_trip
-from kvtrace.numerics.online import ONLINE_POLICIES
+from kvtrace.evaluation import ReplayRequest, coded_block, replay
+from kvtrace.formats import find_format
 from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def test_values_are_those_of_the_rule(policy: str) -> None:
     x[1] *= np.float32(1e-9)  # the smallest scale takes over
     x[2, ::2] = [12.7, -12.7, 0.05, -0.05, 0.15, 0.25, -0.35, 0.0]
     stored = values_of_bits(bits(x), "bfloat16")
-    found = online_round_trip(torch.from_numpy(stored).bfloat16(), ONLINE_POLICIES[policy]).numpy()
+    found = find_format(policy).k.round_trip(torch.from_numpy(stored).bfloat16()).numpy()
     np.testing.assert_array_equal(found, [restored_by_rule(vector, policy) for vector in stored])
 
 
@@ -53,7 +52,8 @@ def test_the_runs_sums_are_those_of_the_rule(tmp_path: Path, policy: str, method
             own = [sums for key, sums in found.items() if key[:3] == (layer, head, tensor)]
             assert sum(sums["sum_sq_error"] for sums in own) == pytest.approx(squares.sum(), rel=1e-12)
             assert sum(sums["num_flushed"] for sums in own) == flushed.sum()
-            assert all(sums["num_out_of_range"] == sums["num_clipped"] == 0 for sums in own)
+            absent = ("num_out_of_range", "num_clipped", "sum_sq_clip_error")
+            assert all(sums[name] is None for sums in own for name in absent)
 
 
 def test_the_bytes_of_its_scales_are_told(tmp_path: Path) -> None:
@@ -61,8 +61,11 @@ def test_the_bytes_of_its_scales_are_told(tmp_path: Path) -> None:
     (candidate,) = rows_of(
         replay(ReplayRequest([trace], [OnlineScales(FP8)]), tmp_path / "run"), "candidates"
     )
-    assert (candidate["kind"], candidate["engine"], candidate["granularity"]) == ("online", FP8, "token_head")
-    assert "4 bytes per token, head and tensor: 25.0 %" in candidate["note"]
+    assert [candidate[name] for name in ("kind", "engine", "format", "granularity")] == [
+        "online", "vllm", "fp8_per_token_head", "token_head"
+    ]  # fmt: skip
+    # 2 layers of 3 heads, K and V of 16 bytes and 4 each.
+    assert "240 bytes a token in the captured layers, bf16 takes 1.60 ×" in candidate["note"]
     assert candidate["hypothetical"]
 
 
@@ -121,7 +124,7 @@ def test_sums_kept_of_another_trace_are_not_believed(tmp_path: Path) -> None:
     expected = online_sums(other, tmp_path / "expected")
     online_sums(one, tmp_path / "one", method="profile")
     (other.path / "profile").mkdir()
-    for kept in (one.path / "profile").glob("online-*.json"):
+    for kept in (one.path / "profile").glob("format-*.json"):
         shutil.copy(kept, other.path / "profile")
     assert_same(online_sums(other, tmp_path / "other"), expected)
 
@@ -138,10 +141,10 @@ def test_blocks_worked_on_two_rows_at_a_time_give_the_same_online_sums(
 ) -> None:
     trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
     at_once = online_sums(trace, tmp_path / "at once")
-    monkeypatch.setattr(per_token_head, "_VALUES_AT_ONCE", 100)  # a row is 3 heads · 16 values
+    monkeypatch.setattr(coded_block, "_VALUES_AT_ONCE", 100)  # a row is 3 heads · 16 values
     assert_same(online_sums(trace, tmp_path / "in parts"), at_once)
 
 
 def test_an_unknown_policy_is_refused_with_what_there_is() -> None:
-    with pytest.raises(InputError, match="fp8-per-token-head, int8-per-token-head"):
+    with pytest.raises(InputError, match="unknown.*fp8_per_token_head, int8_per_token_head"):
         OnlineScales("fp4-per-token")
