@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents same-as checkpoint-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions bench bench-capture gpu-check sample clean
+.PHONY: setup demo picture test incidents same-as checkpoint-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-formats bench bench-capture gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -68,6 +68,9 @@ scale-matrix: vllm-env  ## tests/scales/matrix.json again: what vLLM's own loade
 test-vllm-versions: vllm-env  ## a short capture on the CPU build of each vLLM from 0.28 on; VERSIONS=… FORCE=1
 	$(VLLM_PYTHON) tests/vllm/versions/run_versions.py $(MODEL) $(VERSIONS) $(if $(FORCE),--force)
 
+test-formats: vllm-env  ## cache formats against vLLM's own kernels in Triton's interpreter; VLLM_0_33=… a folder of 0.33's sources, for octave
+	PYTHONPATH=tests $(VLLM_PYTHON) -m pytest tests/vllm_formats
+
 SAMPLE := samples/smollm2-135m.kvtrace
 
 SCALES := $(addprefix --scales samples/scales/,chat-per-tensor chat-per-head all-per-head halved)
@@ -89,6 +92,7 @@ BENCH_TRACE := .cache/bench.kvtrace
 
 bench: .venv-bench/.stamp $(BENCH_TRACE)  ## speed on a real 560 MB trace, as ratios against named alternatives
 	.venv-bench/bin/python tests/bench/bench_replay.py --trace $(BENCH_TRACE)
+	.venv-bench/bin/python tests/bench/bench_formats.py
 	.venv-bench/bin/python tests/bench/bench_calibrate.py --trace $(BENCH_TRACE)
 	.venv-bench/bin/python tests/bench/rank_large_run.py
 	.venv-bench/bin/python tests/bench/replay_size.py

@@ -1,4 +1,4 @@
-"""The reference pages that are made from the code: a run's tables, and the queries with their columns.
+"""The reference pages that are made from the code: a run's tables, the queries, the cache formats.
 
 Write them anew with `python -m kvtrace.reference docs`.
 """
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvtrace.formats import FORMATS
 from kvtrace.query.library import all_queries
 from kvtrace.runs.schema import TABLES
 from kvtrace.runs.table import RUN_SCHEMA_VERSION
@@ -16,6 +17,7 @@ from kvtrace.runs.table import RUN_SCHEMA_VERSION
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from kvtrace.formats import CacheFormat
     from kvtrace.query.library import Query
     from kvtrace.runs.table import Table
 
@@ -25,6 +27,7 @@ def reference_pages() -> dict[str, str]:
     return {
         "run-tables.md": "\n".join(_run_tables(TABLES)) + "\n",
         "queries.md": "\n".join(_queries(all_queries())) + "\n",
+        "cache-formats.md": "\n".join(_formats(FORMATS.values())) + "\n",
     }
 
 
@@ -57,6 +60,24 @@ def _queries(queries: Iterable[Query]) -> Iterator[str]:
             yield ""
         yield from ("| column | meaning |", "|---|---|")
         yield from (f"| `{name}` | {_escaped(meaning)} |" for name, meaning in query.columns.items())
+
+
+def _formats(forms: Iterable[CacheFormat]) -> Iterator[str]:
+    yield "# Cache formats"
+    yield ""
+    yield "What `--cache-dtype` takes, and K and V apart as `k=NAME,v=NAME`. Bytes are of one token in one"
+    yield "KV head: K, V and their scales. Made from `kvtrace/formats/`, where each rule is, and its source."
+    yield "`nvfp4` and `nvfp4_4over6` were written from vLLM's sources and not run against a GPU. In the sizes"
+    yield "of octave all values of a vector are rotary. Refused: `fp8_ds_mla`, `nvfp4_ds_mla`, plug-ins' names."
+    yield from ("", "| cache dtype | of | D = 64 | 128 | scales | native layers | runs on | know |")
+    yield "|---|---|--:|--:|---|---|---|---|"
+    for form in forms:
+        sizes = [str(form.slot_bytes(dim)) if form.why_not(dim) is None else "–" for dim in (64, 128)]
+        scales = "k_scale, v_scale" if form.uses_scales else "its own" if not form.is_native else "–"
+        native = "first 2, last 2; none of hybrids" if form.keeps_boundary_layers else "–"
+        places = "; ".join(map(str, form.runs_on))
+        cells = (f"`{form.name}`", form.product, *sizes, scales, native, places, form.fact or "–")
+        yield f"| {' | '.join(map(_escaped, cells))} |"
 
 
 def _escaped(text: str) -> str:

@@ -46,6 +46,7 @@ FROM 'rows.parquet';
 --         effective  the scales that the captured engine used
 --         unit       every scale 1.0
 --         artifact   the scales of a checkpoint or file
+--         swept      static scales by a common rule, made of these very traces
 --         online     no stored scale: while serving every token's vector of a
 --                    head gets its own. But for K of turboquant_k8v4 no value
 --                    is ever out of range or clipped: counts of vectors are 0

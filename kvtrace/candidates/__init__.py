@@ -14,6 +14,7 @@ from kvtrace.candidates.given import GivenScales
 from kvtrace.candidates.online import OnlineScales
 from kvtrace.candidates.scaled_format import FormatScales
 from kvtrace.candidates.setup import ServingSetup
+from kvtrace.candidates.swept import SweptScales
 from kvtrace.candidates.unit import UnitScales
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "GivenScales",
     "OnlineScales",
     "ServingSetup",
+    "SweptScales",
     "UnitScales",
     "standard_candidates",
 ]
@@ -43,6 +45,7 @@ KINDS: Final[tuple[type[Candidate], ...]] = (
     UnitScales,
     ArtifactScales,
     GivenScales,
+    SweptScales,
     FormatScales,
     OnlineScales,
 )

@@ -97,6 +97,14 @@ CACHE_DTYPE = Annotated[
         "nvfp4 and fp8 are tried with 1.0 and with each --scales, the others take no scales.",
     ),
 ]
+SWEEP = Annotated[
+    bool | None,
+    typer.Option(
+        "--sweep",
+        help="Compare static scales made of these traces, too: percentiles 99.9 and 99.99, the largest "
+        "magnitude, and 2 and 16 times it, per tensor.",
+    ),
+]
 DEVICE = Annotated[
     str | None,
     typer.Option("--device", help="cpu, cuda or cuda:N. Default: CUDA if there is one."),
@@ -125,6 +133,7 @@ class ReplayOptions:
     tp: TENSOR_PARALLEL = None
     skip_layers: SKIP_LAYERS = None
     cache_dtype: CACHE_DTYPE = None
+    sweep: SWEEP = None
     manifest: MANIFEST = None
     policy: POLICY = None
     device: DEVICE = None
@@ -181,6 +190,7 @@ def request_for(traces: list[Path], options: ReplayOptions) -> ReplayRequest:
         artifact_format=options.artifact_format,
         cache_dtypes=options.cache_dtype or (),
         against=options.against,
+        sweep=bool(options.sweep),
     )
     return replace(request, manifest=supplied, policy=stamp, device=options.device)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,17 +14,13 @@ import typer
 from kvtrace.commands.candidate_options import ReplayOptions, request_for, with_replay_options
 from kvtrace.commands.notes import notes_on_stderr
 from kvtrace.commands.options import FORCE, JSON, OUTPUT, check_absent, deliver
+from kvtrace.commands.replay_into import MOST_WITH_INTERVALS, replay_into
 from kvtrace.commands.trace_inputs import trace_at
 from kvtrace.errors import InputError, NotATraceError
 
 if TYPE_CHECKING:
-    from kvtrace.evaluation import ReplayRequest
     from kvtrace.report.sections import Report
     from kvtrace.runs.open import Run
-
-
-_MOST_WITH_INTERVALS = 16
-"""Their sums by group of requests cost as much as those by cell."""
 
 
 @with_replay_options()
@@ -37,7 +32,7 @@ def report(
         typer.Option(
             "--intervals/--no-intervals",
             help="For the JSON: sum by group of requests too, as kvtrace replay --intervals does. "
-            f"On for up to {_MOST_WITH_INTERVALS} candidates if the tensors are there.",
+            f"On for up to {MOST_WITH_INTERVALS} candidates if the tensors are there.",
         ),
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Heads listed per candidate, K and V.")] = 5,
@@ -88,6 +83,7 @@ def report(
         "--manifest": options.manifest,
         "--policy": options.policy,
         "--cache-dtype": options.cache_dtype,
+        "--sweep": options.sweep,
         "--intervals": intervals,
     }
     is_run = _is_run(inputs, [option for option, given in fixed.items() if given])
@@ -98,7 +94,7 @@ def report(
             require_extra("analysis", "report", "torch", "safetensors")
             with notes_on_stderr(logging.WARNING):
                 request = request_for(inputs, options)
-                run = _replayed(request, intervals, Path(scratch) / "run")
+                run = replay_into(request, intervals, Path(scratch) / "run")
         opened = open_run(run)
         built = build_report(opened, top=top, run_kept=is_run)
         text = _rendered(built, opened, chosen, part)
@@ -154,15 +150,3 @@ def _is_run(inputs: list[Path], for_traces: list[str]) -> bool:
             f"{', '.join(for_traces)}"
         )
     return True
-
-
-def _replayed(request: ReplayRequest, intervals: bool | None, out: Path) -> Path:
-    """Replay into `out`. intervals: None: where they come at little cost."""
-    from kvtrace.commands.progress import show_progress
-    from kvtrace.evaluation import replay
-    from kvtrace.profile.ready import has_tensors
-
-    if intervals is None:
-        intervals = len(request.candidates) <= _MOST_WITH_INTERVALS and all(map(has_tensors, request.traces))
-    with show_progress("replay") as progress:
-        return replay(replace(request, intervals=intervals), out, progress=progress)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kvtrace.candidates import standard_candidates
+from kvtrace.candidates.captured import default_setup
 from kvtrace.errors import InputError
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES
 from kvtrace.scales import load_artifact
@@ -64,17 +65,24 @@ def standard_request(
     artifact_format: str | None = None,
     cache_dtypes: Iterable[str] = (),
     against: Path | None = None,
+    sweep: bool = False,
 ) -> ReplayRequest:
     """Return the request to replay the traces through `standard_candidates`, for the rest as by default.
 
-    scales: checkpoints or scale files, read as `artifact_format`; None: as their content tells.
+    scales: checkpoints or scale files, read as `artifact_format`; None: as their content tells. sweep: with
+    static scales by the rules of `swept_scales` as well, for which the tensors are read once more.
     Raises the errors of `standard_candidates`, `load_artifact` and `ReplayRequest`.
     """
     _require_traces(traces)
     for line in rows_left_out(traces):
         _log.warning("%s", line)
     artifacts = [load_artifact(path, artifact_format) for path in scales]
-    return ReplayRequest(traces, standard_candidates(traces, artifacts, setup, cache_dtypes, against=against))
+    candidates = standard_candidates(traces, artifacts, setup, cache_dtypes, against=against)
+    if sweep:
+        from kvtrace.evaluation.swept import swept_scales  # torch
+
+        candidates += swept_scales(traces, setup or default_setup(traces))
+    return ReplayRequest(traces, candidates)
 
 
 def _require_traces(traces: Sequence[Trace]) -> None:

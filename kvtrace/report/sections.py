@@ -134,7 +134,7 @@ class CandidateSummary:
     """One set of scales as one engine would apply it."""
 
     candidate: str
-    kind: Literal["bf16", "effective", "unit", "artifact", "online", "format"]
+    kind: Literal["bf16", "effective", "unit", "artifact", "online", "format", "swept"]
     status: Literal["valid", "invalid"]
     reason: str | None
     """Why it is invalid."""

@@ -114,6 +114,7 @@ CANDIDATES: Final = Table(
             "kind",
             "string",
             "bf16 (unquantized), effective (what the engine used), unit (1.0), artifact, "
+            "swept (static scales made of the traces themselves), "
             "online (a cache format that takes no scales) or format (one that does, or K and V apart)",
         ),
         Column("status", "string", "valid or invalid"),

@@ -146,5 +146,5 @@ def test_blocks_worked_on_two_rows_at_a_time_give_the_same_online_sums(
 
 
 def test_an_unknown_policy_is_refused_with_what_there_is() -> None:
-    with pytest.raises(InputError, match="unknown.*fp8_per_token_head, int8_per_token_head"):
+    with pytest.raises(InputError, match=r"unknown.*fp8_per_token_head, int8_per_token_head"):
         OnlineScales("fp4-per-token")

@@ -1,4 +1,4 @@
-"""The formats against vLLM's own kernels (Triton's interpreter) and torch references. By hand: make test-formats.
+"""The formats against vLLM's own kernels (Triton's interpreter) and torch references: make test-formats.
 
 Not here, as nothing of them runs without a GPU: nvfp4, nvfp4_4over6, every read path of an attention kernel.
 """
@@ -49,14 +49,19 @@ def per_token_head(operator, k, v, dtype):
     module.triton_reshape_and_cache_flash_per_token_head_quant(
         k, v, *codes, *scales, torch.arange(TOKENS), kv_quant_mode=None
     )
-    return [(code[0, :TOKENS].float(), scale[0, :TOKENS, :, None]) for code, scale in zip(codes, scales)]
+    return [
+        (code[0, :TOKENS].float(), scale[0, :TOKENS, :, None])
+        for code, scale in zip(codes, scales, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
 def test_int8_per_token_head_is_what_the_kernel_stores(operator, head_dim) -> None:
     k, v = values(head_dim)
     stored = per_token_head(operator, k, v, torch.int8)
-    for found, (codes, scale) in zip(find_format("int8_per_token_head").round_trip(k, v), stored):
+    for found, (codes, scale) in zip(
+        find_format("int8_per_token_head").round_trip(k, v), stored, strict=True
+    ):
         assert torch.equal(found, codes * scale)
 
 
@@ -64,7 +69,9 @@ def test_int8_per_token_head_is_what_the_kernel_stores(operator, head_dim) -> No
 def test_fp8_per_token_head_is_what_the_kernel_casts(operator, head_dim) -> None:
     k, v = values(head_dim)
     stored = per_token_head(operator, k, v, torch.float32)
-    for found, (quotients, scale) in zip(find_format("fp8_per_token_head").round_trip(k, v), stored):
+    for found, (quotients, scale) in zip(
+        find_format("fp8_per_token_head").round_trip(k, v), stored, strict=True
+    ):
         assert torch.equal(found, e4m3(quotients) * scale)
 
 
@@ -77,7 +84,7 @@ def test_int4_per_token_head_is_what_the_kernel_stores(operator, head_dim) -> No
     module.reshape_and_cache_int4(
         k, v, *packed, torch.arange(TOKENS), k_scale_cache=scales[0], v_scale_cache=scales[1]
     )
-    for x, codes, scale in zip((k, v), packed, scales):
+    for x, codes, scale in zip((k, v), packed, scales, strict=True):
         rotated = int4.rotated(x)
         assert torch.equal(rotated, module.single_rht(x.float()).to(x.dtype))
         own_codes, own_scale = int4.codes_of(rotated)
@@ -156,5 +163,6 @@ def test_octave_is_vllms_torch_reference(name, head_dim, rotary) -> None:
     assert form.slot_bytes(head_dim) == reference.slot_bytes
     k, v = values(head_dim)
     slots = module.reference_quantize(k, v, reference)
-    for found, read in zip(form.round_trip(k, v), module.reference_dequantize(slots, reference)):
-        torch.testing.assert_close(found, read, atol=1e-5, rtol=1e-5)
+    read = module.reference_dequantize(slots, reference)
+    for found, expected in zip(form.round_trip(k, v), read, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
