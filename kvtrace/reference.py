@@ -67,8 +67,8 @@ def _formats(forms: Iterable[CacheFormat]) -> Iterator[str]:
     yield ""
     yield "What `--cache-dtype` takes, and K and V apart as `k=NAME,v=NAME`. Bytes are of one token in one"
     yield "KV head: K, V and their scales. Made from `kvtrace/formats/`, where each rule is, and its source."
-    yield "`nvfp4` and `nvfp4_4over6` were written from vLLM's sources and not run against a GPU. In the sizes"
-    yield "of octave all values of a vector are rotary. Refused: `fp8_ds_mla`, `nvfp4_ds_mla`, plug-ins' names."
+    yield "`nvfp4` and `nvfp4_4over6` were written from vLLM's sources and not run against a GPU. In these"
+    yield "sizes of octave all values are rotary. Refused: `fp8_ds_mla`, `nvfp4_ds_mla`, plug-ins' names."
     yield from ("", "| cache dtype | of | D = 64 | 128 | scales | native layers | runs on | know |")
     yield "|---|---|--:|--:|---|---|---|---|"
     for form in forms:

@@ -64,10 +64,9 @@ def test_every_format_is_a_candidate_of_its_own_kind(run: Path) -> None:
         "fp8_e5m2": ("format", "vllm-cuda", "fp8_e5m2"),
         "turboquant_k8v4": ("online", "vllm", "turboquant_k8v4"),
         "int8_per_token_head": ("online", "vllm", "int8_per_token_head"),
-        **{
-            name: ("swept", "vllm-cuda", "e4m3fn")
-            for name in ("p99.9", "p99.99", "absmax", "absmax-2x", "absmax-16x")
-        },
+        **dict.fromkeys(
+            ("p99.9", "p99.99", "absmax", "absmax-2x", "absmax-16x"), ("swept", "vllm-cuda", "e4m3fn")
+        ),
     }
 
 
