@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "profile": {"errors", "files", "trace", "numerics", "version"},
     "scales": {"errors", "files", "plain_text", "trace", "numerics"},
     "calibration": {"version", "errors", "files", "plain_text", "trace", "numerics", "profile", "scales"},
-    "candidates": {"errors", "plain_text", "trace", "numerics", "scales", "findings"},
+    "candidates": {"errors", "plain_text", "trace", "numerics", "formats", "scales", "findings"},
     "evaluation": {
         "version",
         "errors",
@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "runs",
         "profile",
         "numerics",
+        "formats",
         "scales",
         "calibration",
         "candidates",

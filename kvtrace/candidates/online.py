@@ -37,7 +37,7 @@ class OnlineScales(Candidate):
     def __post_init__(self) -> None:
         if find_format(self.name).uses_scales:
             raise InputError(
-                f"{self.name} reads the checkpoint's scales; it is no format that chooses its own"
+                f"{self.name} reads the checkpoint's scales; expected a format that chooses its own"
             )
 
     @property

@@ -38,8 +38,8 @@ class Nvfp4(RowCoding):
         return head_dim // 2 + head_dim // BLOCK
 
     def why_not(self, head_dim: int) -> str | None:
-        """Return what is wrong with a length that is no multiple of 16."""
-        return f"head size {head_dim} is no multiple of {BLOCK}" if head_dim % BLOCK else None
+        """Return what is wrong with a length that is not a multiple of 16."""
+        return f"head size {head_dim} is not a multiple of {BLOCK}" if head_dim % BLOCK else None
 
     def round_trip(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
         """Return the values. scale: the global scale, 1.0 where the checkpoint has none."""

@@ -65,7 +65,7 @@ class Blocks(RowCoding):
 
 @dataclass(frozen=True, slots=True)
 class WholeVector(RowCoding):
-    """The vector as one block; of 64 values each where its length is no power of two, with one scale."""
+    """The vector as one block; of 64 values each where its length is not a power of two, with one scale."""
 
     bits: int
     must_be_whole: bool = False
@@ -78,9 +78,9 @@ class WholeVector(RowCoding):
     def why_not(self, head_dim: int) -> str | None:
         """Return what is wrong with a length that does not fall into blocks."""
         if head_dim % BLOCK:
-            return f"head size {head_dim} is no multiple of {BLOCK}"
+            return f"head size {head_dim} is not a multiple of {BLOCK}"
         if self.must_be_whole and not is_power_of_two(head_dim):
-            return f"head size {head_dim} is no power of two"
+            return f"head size {head_dim} is not a power of two"
         return None
 
     def round_trip(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:  # noqa: ARG002 -- it has its own

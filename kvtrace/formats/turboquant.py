@@ -55,7 +55,7 @@ class LloydMax(RowCoding):
 
     def why_not(self, head_dim: int) -> str | None:
         """Return what is wrong with a length that no Hadamard matrix has."""
-        return None if is_power_of_two(head_dim) else f"head size {head_dim} is no power of two"
+        return None if is_power_of_two(head_dim) else f"head size {head_dim} is not a power of two"
 
     def round_trip(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:  # noqa: ARG002 -- it has its own
         """Return the values, rotated back."""

@@ -36,7 +36,7 @@ class GroupedE2m1(RowCoding):
         """Return what is wrong with a length that has no rotation or does not fall into groups."""
         if is_power_of_two(head_dim) and head_dim % GROUP == 0:
             return None
-        return f"head size {head_dim} is no power of two from {GROUP} on"
+        return f"head size {head_dim} is not a power of two from {GROUP} on"
 
     def round_trip(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:  # noqa: ARG002 -- it has its own
         """Return the values, rotated back."""
