@@ -77,3 +77,16 @@ def test_no_sentence_has_more_than_25_words() -> None:
 def test_no_text_has_a_turn_that_is_hard_to_read_nor_a_share_that_was_rounded_to_all(banned: str) -> None:
     found = [f"{place}: {text}" for place, text in printed() if re.search(banned, text)]
     assert not found, "\n".join(found)
+
+
+def test_findings_and_gates_write_shares_by_the_function_that_rounds_none_to_zero_or_to_all() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for part in ("findings", "gate")
+        for path in (ROOT / "kvtrace" / part).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FormattedValue)
+        and node.format_spec is not None
+        and "%" in ast.unparse(node.format_spec)
+    ]
+    assert found == [], "kvtrace.figures.percent"

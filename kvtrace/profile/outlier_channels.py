@@ -35,8 +35,9 @@ def outlier_channels(values: NDArray[np.uint16], dtype: StoredDtype) -> tuple[tu
     values: [row, kv_head, head_dim], bf16 or fp16 bits. NaN and inf count as 0.
     """
     codes = values & np.uint16(0x7FFF)
-    squares = magnitudes_of(np.where(codes > MAX_FINITE_CODE[dtype], 0, codes), dtype).astype(np.float64) ** 2
-    energy = squares.sum(axis=0)
+    codes[codes > MAX_FINITE_CODE[dtype]] = 0
+    magnitudes = magnitudes_of(codes, dtype)
+    energy = np.einsum("rhc,rhc->hc", magnitudes, magnitudes, dtype=np.float64)
     is_outlier = energy > _TIMES_MEDIAN * np.median(energy, axis=1, keepdims=True)
     hold_most = np.where(is_outlier, energy, 0).sum(axis=1) > _LEAST_SHARE * energy.sum(axis=1)
     return tuple(

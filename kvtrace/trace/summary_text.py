@@ -125,7 +125,7 @@ def sampling_text(rule: SamplingRecord) -> str:
     layers = "all layers" if rule.layers is None else f"{len(rule.layers)} layers"
     workloads = "all workloads" if rule.workloads is None else ", ".join(plain(w, 20) for w in rule.workloads)
     budget = "" if rule.byte_budget is None else f", at most {rule.byte_budget / 1e6:,.0f} MB a rank"
-    requests = f"{rule.request_fraction:.0%} of requests"
+    requests = f"{rule.request_fraction * 100:g}% of requests"
     return f"1 in {rule.position_stride} positions of {requests}, {layers},\n{workloads}{budget}"
 
 

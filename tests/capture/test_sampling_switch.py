@@ -147,7 +147,7 @@ def test_a_file_that_others_may_write_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_pipe_in_place_of_the_file_holds_nothing_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "control.json", 0o600)
-    with pytest.raises(SettingsError, match="no regular file"):
+    with pytest.raises(SettingsError, match="not a regular file"):
         read_control(tmp_path / "control.json", CaptureSettings(directory=tmp_path))
 
 

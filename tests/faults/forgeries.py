@@ -90,12 +90,10 @@ def _forge_file(
 def _read(profile: Path, record: ProfileRecord, tensor: TensorRecord) -> TensorProfile:
     starts = len(tensor.kv_heads) * len(record.cells) + 1
     lengths = {"start": starts, "absmax": record.num_tokens}
+    specs = tensor_specs(tensor)
     return TensorProfile(
         tensor,
-        **{
-            name: read_array(profile, spec, lengths.get(name, tensor.num_entries))
-            for name, spec in tensor_specs(tensor).items()
-        },
+        **{name: read_array(profile, specs[name], lengths.get(name, tensor.num_entries)) for name in _ARRAYS},
     )
 
 
@@ -108,8 +106,9 @@ def _write(profile: Path, tensor: TensorRecord, name: str, content: bytes) -> Te
     file = profile / _file(profile, tensor, name)
     file.unlink()
     file.write_bytes(content)
-    crcs = dict(zip(_ARRAYS, tensor.crcs or (), strict=True)) | {name: chunk_crc(content)}
-    digests = dict(zip(_ARRAYS, tensor.sha256 or (), strict=True))
+    names = tuple(tensor_specs(tensor))
+    crcs = dict(zip(names, tensor.crcs or (), strict=True)) | {name: chunk_crc(content)}
+    digests = dict(zip(names, tensor.sha256 or (), strict=True))
     digests[name] = hashlib.sha256(content).hexdigest()
     return tensor.model_copy(
         update={
@@ -300,6 +299,17 @@ def _entries_off(random: random.Random, tensor: TensorRecord) -> dict[str, Any]:
     return {"num_entries": random.choice((num_entries - 1, num_entries + 1, num_entries // 2, 0))}
 
 
+def _other_channels(random: random.Random, tensor: TensorRecord) -> dict[str, Any]:
+    heads, head_dim = len(tensor.kv_heads), tensor.head_dim
+    wrong = (((0,),) * (heads + 1), ((-1,),) * heads, ((head_dim,),) * heads, ((1, 0),) * heads)
+    return {"outlier_channels": random.choice((*wrong, (tuple(range(head_dim)),) * heads))}
+
+
+def _channels_without_counts(random: random.Random, tensor: TensorRecord) -> dict[str, Any]:
+    channels = ((random.randrange(tensor.head_dim),),) * len(tensor.kv_heads)
+    return {"outlier_channels": channels, "num_outlier_entries": 1, "crcs": tensor.crcs and tensor.crcs[:4]}
+
+
 TENSOR_KINDS: Final[dict[str, ForgeTensor]] = {
     "kv_heads: others": _other_heads,
     "head_dim: another": _other_head_dim,
@@ -308,6 +318,11 @@ TENSOR_KINDS: Final[dict[str, ForgeTensor]] = {
     "num_entries: off by some": _entries_off,
     "crcs: too few or many": lambda random, tensor: {
         "crcs": (*(tensor.crcs or ()), 0)[random.choice((0, 2)) :]
+    },
+    "outlier_channels: impossible": _other_channels,
+    "outlier_channels: some that nothing counts": _channels_without_counts,
+    "num_outlier_entries: out of range": lambda random, _: {
+        "num_outlier_entries": random.choice((-1, -(10**6), *_HUGE))
     },
     "layer: not in the trace": lambda random, _: {"layer": random.choice((1, 99, -1, 1 << 40))},
 }

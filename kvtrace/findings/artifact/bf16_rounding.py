@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import percent
 from kvtrace.findings.artifact.example import ArtifactExample, ArtifactRule
 from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
@@ -29,7 +30,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     )
     if just_beyond:
         message += (
-            f"; {len(just_beyond)} ranges end up to {max(just_beyond) - 1:.2%} beyond, where nothing is "
+            f"; {len(just_beyond)} ranges end up to {percent(max(just_beyond) - 1)} beyond, where nothing is "
             "clipped"
         )
     as_written = f" as {context.observed.engine} writes it" if context.observed else ""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kvtrace.figures import percent
 from kvtrace.findings.artifact.context import MATTERS
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
 from kvtrace.findings.finding import Finding, numbers
@@ -60,7 +61,7 @@ def _finding(
         severity="error" if is_error else "warning" if ruined else "note",
         message=f"{num_clipped:,} of {num_values:,} {tensor.upper()} values are clipped "
         f"({num_clipped / num_values:.2e}); "
-        f"most in layer {worst[0]} head {worst[1]} with {cost.relative_error:.2%} squared error, "
+        f"most in layer {worst[0]} head {worst[1]} with {percent(cost.relative_error)} squared error, "
         f"{cost.excess:,.0f} times the least possible",
         action=_action(is_error or bool(ruined), sum(c.excess > MATTERS for c in clipped.values())),
         layers=tuple(sorted({unit[0] for unit in ruined})),

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import percent
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule
 from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
@@ -95,7 +96,8 @@ def _other_mix(trace: Trace, covered: ManifestRows) -> Iterator[Finding]:
         yield Finding(
             id="outside-envelope",
             severity="warning" if distance >= _MIX_WARNING else "note",
-            message=f"the mix of workloads differs from the calibration's by {distance:.0%} of the tokens",
+            message="the mix of workloads differs from the calibration's by "
+            f"{percent(distance)} of the tokens",
             action="Read each workload's own numbers; calibrate again if the new mix is here to stay.",
             evidence=({"what": "traffic_mix", "total_variation": distance},),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import percent
 from kvtrace.findings.artifact.context import MATTERS
 from kvtrace.findings.artifact.example import AMAX, ArtifactExample, ArtifactRule, covering
 from kvtrace.findings.finding import Finding, numbers
@@ -34,7 +35,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             severity="warning",
             message=f"{len(wide)} of {len(context.costs)} scales are so wide that precision is lost; most in "
             f"{worst[2]} of layer {worst[0]} head {worst[1]}, "
-            f"with {wide[worst].relative_error:.2%} squared error",
+            f"with {percent(wide[worst].relative_error)} squared error",
             action="Calibrate again; compare the trace-optimal column.",
             layers=tuple(sorted({unit[0] for unit in wide})),
             evidence=numbers(
