@@ -184,6 +184,7 @@ SCALES: Final = Table(
         ),
         Column("origin", "string", "file and key it was read from, effective, unit, or skipped"),
     ),
+    together=("scale", "covered_amax"),
 )
 
 CELLS: Final = Table(

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     ForgeTensor = Callable[[random.Random, TensorRecord], dict[str, Any]]
     ForgeRecord = Callable[[random.Random, ProfileRecord], dict[str, Any]]
 
-_ARRAYS: Final = ("code", "count", "start", "absmax")
 _FAR: Final = (1, 7, 1000, 10**6, 10**9, 1 << 40, (1 << 62) - 1)
 _STORED_AS_IT_IS: Final = 2
 """Of the flags in blosc's header."""
@@ -67,8 +66,8 @@ def reseal_unchanged(profile: Path) -> None:
     record = unseal((profile / PROFILE_FILE).read_bytes(), ProfileRecord)
     for tensor in record.tensors:
         arrays = _read(profile, record, tensor)
-        for name in _ARRAYS:
-            content = encode_chunk(getattr(arrays, name))
+        for name, values in arrays.arrays.items():
+            content = encode_chunk(values)
             assert _write(profile, tensor, name, content) == tensor
     _reseal(profile, record)
 
@@ -80,7 +79,7 @@ def _forge_file(
         name, values = ARRAY_KINDS[kind](random, _read(profile, record, tensor))
         content = encode_chunk(values)
     else:
-        name = random.choice(_ARRAYS)
+        name = random.choice(tuple(tensor_specs(tensor)))
         body = bytearray((profile / _file(profile, tensor, name)).read_bytes()[:-CRC_BYTES])
         forged = bytes(BODY_KINDS[kind](random, body))
         content = forged + google_crc32c.value(forged).to_bytes(CRC_BYTES, "little")
@@ -108,13 +107,14 @@ def _write(profile: Path, tensor: TensorRecord, name: str, content: bytes) -> Te
     file = profile / _file(profile, tensor, name)
     file.unlink()
     file.write_bytes(content)
-    crcs = dict(zip(_ARRAYS, tensor.crcs or (), strict=True)) | {name: chunk_crc(content)}
-    digests = dict(zip(_ARRAYS, tensor.sha256 or (), strict=True))
+    names = tuple(tensor_specs(tensor))
+    crcs = dict(zip(names, tensor.crcs or (), strict=True)) | {name: chunk_crc(content)}
+    digests = dict(zip(names, tensor.sha256 or (), strict=True))
     digests[name] = hashlib.sha256(content).hexdigest()
     return tensor.model_copy(
         update={
-            "crcs": tuple(crcs[one] for one in _ARRAYS),
-            "sha256": tuple(digests[one] for one in _ARRAYS),
+            "crcs": tuple(crcs[one] for one in names),
+            "sha256": tuple(digests[one] for one in names),
         }
     )
 
@@ -217,16 +217,16 @@ def _no_maximum(random: random.Random, tensor: TensorProfile) -> tuple[str, NDAr
 
 
 def _other_length(random: random.Random, tensor: TensorProfile) -> tuple[str, NDArray[Any]]:
-    name = random.choice(_ARRAYS)
-    values = getattr(tensor, name)
+    name = random.choice(tuple(tensor.arrays))
+    values = tensor.arrays[name]
     kept = random.randrange(len(values))
     return name, random.choice((values[:kept], np.concatenate([values, values[kept:]])))
 
 
 def _other_width(random: random.Random, tensor: TensorProfile) -> tuple[str, NDArray[Any]]:
-    name = random.choice(_ARRAYS)
-    wider = {"start": np.int32, "count": np.uint64}.get(name, np.uint32)
-    return name, getattr(tensor, name).astype(wider)
+    name = random.choice(tuple(tensor.arrays))
+    wider = {"start": np.int32, "count": np.uint64}.get(name.removeprefix("outlier_"), np.uint32)
+    return name, tensor.arrays[name].astype(wider)
 
 
 ARRAY_KINDS: Final[dict[str, ForgeArray]] = {
