@@ -82,5 +82,7 @@ def _size(config: dict[str, Any], path: Path, name: str) -> int:
 def _dtype(config: dict[str, Any], path: Path) -> str:
     dtype = config.get("dtype", config.get("torch_dtype")) or "bfloat16"
     if not isinstance(dtype, str) or dtype not in _BYTES_OF_DTYPE:
-        raise InputError(f"{path}: dtype is {plain(repr(dtype))}, expected {', '.join(_BYTES_OF_DTYPE)}; {_INSTEAD}")
+        raise InputError(
+            f"{path}: dtype is {plain(repr(dtype))}, expected {', '.join(_BYTES_OF_DTYPE)}; {_INSTEAD}"
+        )
     return str(dtype)

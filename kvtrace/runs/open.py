@@ -231,9 +231,7 @@ def _has_half_a_pair(
         return bool(connection.execute(halves).fetchall())
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
-        raise IntegrityError(
-            f"{_file(run, table)}: damaged: {reason}. Run kvtrace replay again"
-        ) from error
+        raise IntegrityError(f"{_file(run, table)}: damaged: {reason}. Run kvtrace replay again") from error
 
 
 def _file(run: Run, table: Table) -> Path:

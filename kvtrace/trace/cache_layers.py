@@ -123,7 +123,9 @@ def traced_layers(
     without_kv: names of layers that the engine gave a state. recorded: the caches of the layers on record.
     """
     said = cache_layers(hf_config)
-    numbers = (int(part) for name in without_kv for part in name.split(".") if part.isdecimal() and len(part) < 6)
+    numbers = (
+        int(part) for name in without_kv for part in name.split(".") if part.isdecimal() and len(part) < 6
+    )
     quantized = any(kind != "unquantized" for kind in recorded.values())
     return replace(
         said,

@@ -23,6 +23,7 @@ from kvtrace import api
 from kvtrace.profile import store
 from kvtrace.trace.format import seal, unseal
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY, PROFILE_FILE, ProfileRecord
+from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,8 +42,9 @@ def main() -> None:
         trace = shutil.copytree(options.trace, Path(scratch) / options.trace.name)
 
         def replayed() -> None:
-            scales = [SAMPLES / "scales" / name for name in ARTIFACTS]
-            api.replay([trace], scales=scales, output=Path(scratch) / "run", force=True)
+            with tempfile.TemporaryDirectory(dir=scratch) as run:
+                scales = [SAMPLES / "scales" / name for name in ARTIFACTS]
+                api.replay(open_trace(trace), scales, out=Path(run) / "run")
 
         replayed()
         replayed()

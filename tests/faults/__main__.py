@@ -119,8 +119,9 @@ def _told(cases: list[CommandCase]) -> int:
 def _special(folder: Path, seed: int, options: argparse.Namespace) -> int:
     cases = list(special_files(folder))
     wrong = [case for case in cases if case.problem]
+    num_files = len({case.file for case in cases})
     print(
-        f"\nPIPES, FOLDERS, LOOPS, DEVICES, SOCKETS in the place of {len({one.file for one in cases})} files: "
+        f"\nPIPES, FOLDERS, LOOPS, DEVICES, SOCKETS in the place of {num_files} files: "
         f"{len(cases) - len(wrong)} of {len(cases)} as they should be"
     )
     for case in wrong:

@@ -44,11 +44,11 @@ def queue_overflows(faults: Faults, folder: Path) -> str:
     assert all(set(counts) == {"queue_full"} for counts in dropped)
     assert stored + num_dropped == faults.num_rows, f"{stored} + {num_dropped} of {faults.num_rows} rows"
     assert summarize(opened, verify=True).closed
-    return f"outputs equal; {found:,} vectors, all the reference's; {num_dropped:,} rows dropped and counted"
+    return f"outputs equal; {found:,} vectors, all the reference's; {num_dropped:,} dropped and counted"
 
 
 def links_in_a_shared_directory(faults: Faults, folder: Path) -> str:
-    """Somebody else may write to the directory: a control file, and a link named like the trace, but later."""
+    """Somebody else may write to the directory: a control file, and a link that is named like the trace."""
     traces, elsewhere = folder / "shared", folder / "elsewhere"
     for path in (traces, elsewhere):
         path.mkdir(mode=0o1777)

@@ -12,9 +12,8 @@ import google_crc32c
 import numpy as np
 
 from kvtrace.numerics.captured import MAX_FINITE_CODE
-from kvtrace.profile.arrays import read_array
-from kvtrace.profile.counts import TensorProfile
 from kvtrace.profile.own_seal import own_seal
+from kvtrace.profile.store import StoredProfile
 from kvtrace.trace.chunks import CRC_BYTES, chunk_crc, chunk_path, encode_chunk
 from kvtrace.trace.format import seal, unseal
 from kvtrace.trace.profile_format import PROFILE_FILE, ProfileRecord, TensorRecord, tensor_specs
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from kvtrace.profile.counts import TensorProfile
 
     ForgeArray = Callable[[random.Random, TensorProfile], tuple[str, NDArray[Any]]]
     ForgeBody = Callable[[random.Random, bytearray], bytearray]
@@ -87,15 +88,7 @@ def _forge_file(
 
 
 def _read(profile: Path, record: ProfileRecord, tensor: TensorRecord) -> TensorProfile:
-    starts = len(tensor.kv_heads) * len(record.cells) + 1
-    lengths = {"start": starts, "absmax": record.num_tokens}
-    return TensorProfile(
-        tensor,
-        **{
-            name: read_array(profile, spec, lengths.get(name, tensor.num_entries))
-            for name, spec in tensor_specs(tensor).items()
-        },
-    )
+    return StoredProfile(profile, record).read(tensor)
 
 
 def _file(profile: Path, tensor: TensorRecord, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Faults in a real vLLM on the CPU: its worker killed, its disk full, its directory gone, its writer dead; and
+"""Faults in a real vLLM on the CPU: its worker killed, its disk full or gone, its writer dead; and
 attacks by who shares its directory or calls it.
 
 `python -m faults.in_vllm --model DIR [--seed N]`, in vLLM's environment. Every engine answers the same

@@ -79,11 +79,11 @@ def _run(
 def _table(ended: dict[str, list[Ended]], processes: Processes | None) -> str:
     past = sum(len(cases) for kind, cases in ended.items() if kind not in BEFORE_CHECKSUMS)
     total = sum(map(len, ended.values()))
-    lines = [f"\n{total:,} cases in this process, {past:,} of them with every checksum right"]
+    lines = [f"\n{total:,} cases in this process, {past:,} of them beyond all checksums"]
     if processes is not None:
         lines = [
-            f"\n{total:,} cases in a process each: {processes.num_anew:,} a Python started anew (1 in {ANEW}), the "
-            "others forked from one that has imported all and run nothing; the largest took "
+            f"\n{total:,} cases in a process each: {processes.num_anew:,} a Python of its own (1 in {ANEW}), "
+            "the others forked from one that has imported all and run nothing; the largest took "
             f"{processes.most_bytes / 1e6:,.0f} MB"
         ]
     for kind, cases in ended.items():

@@ -70,5 +70,5 @@ def _column(random: random.Random, what: str, kind: pa.DataType, length: int) ->
         return pa.array([odd] * length)
     values: tuple[float, ...] = (0, -1, 2**20, 1, 3, 2**31 - 1)
     if pa.types.is_floating(kind):
-        values = (*values, float("nan"), float("inf"), -float("inf"), 1e300, 1e-300)
+        values = (*map(float, values[:-1]), float("nan"), float("inf"), -float("inf"), 1e30, 1e-30)
     return pa.array([random.choice(values) for _ in range(length)], kind)

@@ -107,6 +107,7 @@ def command_on_a_trace(random: random.Random, trace: Path, folder: Path) -> tupl
     commands = (
         ("inspect", trace), ("inspect", trace, "--verify"), ("inspect", trace, "--json"),
         ("inspect", trace, "--repair", *output), ("replay", trace, *output),
-        ("replay", trace, "--direct", *output), ("calibrate", trace, *output), ("report", trace), ("ls", folder),
+        ("replay", trace, "--direct", *output), ("calibrate", trace, *output), ("report", trace),
+        ("ls", folder),
     )  # fmt: skip
     return random.choices(commands, weights=(3, 2, 1, 2, 5, 1, 2, 1, 1))[0]

@@ -50,7 +50,7 @@ class Processes:
         self._server.communicate()
 
     def run(self, arguments: tuple[object, ...], *, seconds: int, num_bytes: int) -> Result:
-        """Run a command. Raises AssertionError: a signal ended it, as after its time, or it took more memory."""
+        """Run a command. Raises AssertionError: a signal ended it, as after its time; or its memory did."""
         self.num_run += 1
         argv = list(map(str, arguments))
         if self.num_run % ANEW == 0:

@@ -188,7 +188,9 @@ def test_a_negative_row_is_refused(trace: Path, column: str) -> None:
 def test_checksums_that_their_digest_does_not_cover_are_refused(trace: Path) -> None:
     crcs = json.loads((trace / COMMIT).read_text())["chunks"][0]["crcs"]
     change(trace, COMMIT, "chunks.0.crcs", "0" * 8 + crcs[8:])
-    with pytest.raises(IntegrityError, match=r"rank-1.zarr/commit.json: chunks.0.digest is not the one of its"):
+    with pytest.raises(
+        IntegrityError, match=r"rank-1.zarr/commit.json: chunks.0.digest is not the one of its"
+    ):
         open_trace(trace)
 
 
