@@ -97,6 +97,7 @@ bench: .venv-bench/.stamp $(BENCH_TRACE)  ## speed on a real 560 MB trace, as ra
 	.venv-bench/bin/python tests/bench/rank_large_run.py
 	.venv-bench/bin/python tests/bench/replay_size.py
 	.venv-bench/bin/python tests/bench/cold_commands.py
+	.venv-bench/bin/python tests/bench/validation_cost.py
 
 .venv-bench/.stamp: pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv-bench

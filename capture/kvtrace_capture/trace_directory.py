@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -39,16 +40,22 @@ def make_trace_directory(base: Path, start: str) -> Path:
 def find_trace_directory(base: Path, start: str, patience_s: float = _PATIENCE_S) -> Path:
     """Wait for the directory that rank 0 of this start makes, and return it.
 
+    Links, and what belongs to another user than this one, are passed over: others may write to `base` too.
     Raises TimeoutError: it did not appear; the ranks of one engine need one file system.
     """
     deadline = time.monotonic() + patience_s
     while True:
-        found = sorted(base.glob(f"*-{start}{TRACE_SUFFIX}"))
+        found = [path for path in base.glob(f"*-{start}{TRACE_SUFFIX}") if _is_own_directory(path)]
         if found:
-            return found[-1]
+            return max(found)
         if time.monotonic() > deadline:
             raise TimeoutError(
                 f"{base}: no directory *-{start}{TRACE_SUFFIX} after {patience_s:g} s; rank 0 makes it, and "
                 f"all processes of an engine must see the same folder (host {os.uname().nodename})"
             )
         time.sleep(_POLL_S)
+
+
+def _is_own_directory(path: Path) -> bool:
+    found = path.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from kvtrace.errors import InputError
 from kvtrace.files.regular import read_regular
 from kvtrace.files.strict_json import parse_strict_json
+from kvtrace.plain_text import plain
 from kvtrace.trace.cache_layers import cache_layers, text_config
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _INSTEAD: Final = "give --layers, --kv-heads and --head-dim instead of --model"
+_MAX_SIZE: Final = 1_000_000
+"""Of layers, heads and values: a hundred times what models have."""
 _BYTES_OF_DTYPE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -70,13 +73,16 @@ def read_model_shape(model: Path) -> ModelShape:
 
 def _size(config: dict[str, Any], path: Path, name: str) -> int:
     value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{path}: {name} is {value!r}, expected a number above 0; {_INSTEAD}")
+    if type(value) is not int or not 1 <= value <= _MAX_SIZE:
+        shown = plain(repr(value))
+        raise InputError(f"{path}: {name} is {shown}, expected a number from 1 to {_MAX_SIZE:,}; {_INSTEAD}")
     return value
 
 
 def _dtype(config: dict[str, Any], path: Path) -> str:
     dtype = config.get("dtype", config.get("torch_dtype")) or "bfloat16"
-    if dtype not in _BYTES_OF_DTYPE:
-        raise InputError(f"{path}: dtype is {dtype!r}, expected {', '.join(_BYTES_OF_DTYPE)}; {_INSTEAD}")
+    if not isinstance(dtype, str) or dtype not in _BYTES_OF_DTYPE:
+        raise InputError(
+            f"{path}: dtype is {plain(repr(dtype))}, expected {', '.join(_BYTES_OF_DTYPE)}; {_INSTEAD}"
+        )
     return str(dtype)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.errors import InputError
 from kvtrace.files.regular import read_regular
+from kvtrace.files.strict_json import parse_strict_json
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 KEYS: Final = ("prompt", "messages", "workload", "id", "max_tokens")
 _MOST_NAMED: Final = 10
 _MAX_BYTES: Final = 1_000_000_000
+_MAX_LINE_BYTES: Final = 64_000_000
+"""A million tokens of text take a tenth of it."""
+_MAX_TOKENS: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +65,30 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 
 def _prompt(number: int, line: bytes) -> Prompt:
+    if len(line) > _MAX_LINE_BYTES:
+        raise ValueError(f"has {len(line):,} bytes, expected at most {_MAX_LINE_BYTES:,}")
     try:
-        fields = json.loads(line)
+        fields = parse_strict_json(line)
     except UnicodeDecodeError as error:
         raise ValueError("is not UTF-8") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("has half of a surrogate pair, which is not text") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON ({error.msg} at column {error.colno})") from error
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
-    try:
-        json.dumps(fields, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("has half of a surrogate pair, which is not text") from error
     if not isinstance(fields, dict):
         raise ValueError('is not a JSON object, expected {"prompt": …, "workload": …}')
-    unknown = [plain(key) for key in fields if key not in KEYS]
+    unknown = [plain(key, 80) for key in fields if key not in KEYS]
     if unknown:
-        raise ValueError(f"has {', '.join(unknown)}; known are {', '.join(KEYS)}")
+        raise ValueError(f"has {', '.join(unknown[:_MOST_NAMED])}; known are {', '.join(KEYS)}")
     if ("prompt" in fields) == ("messages" in fields):
         raise ValueError('needs either "prompt" or "messages"')
     messages = fields.get("messages")
     max_tokens = fields.get("max_tokens")
     is_number = isinstance(max_tokens, int) and not isinstance(max_tokens, bool)
-    if max_tokens is not None and not (is_number and max_tokens >= 1):
-        raise ValueError(f"max_tokens is {plain(repr(max_tokens))}, expected a number above 0")
+    if max_tokens is not None and not (is_number and 1 <= max_tokens <= _MAX_TOKENS):
+        raise ValueError(f"max_tokens is {_shown(max_tokens)}, expected a number from 1 to {_MAX_TOKENS:,}")
     return Prompt(
         line=number,
         workload=_text(fields, "workload"),
@@ -100,8 +104,12 @@ def _text(fields: dict[str, Any], key: str) -> str:
         raise ValueError(f"has no {key}, expected a text that is not empty")
     value = fields[key]
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{key} is {plain(repr(value))}, expected a text that is not empty")
+        raise ValueError(f"{key} is {_shown(value)}, expected a text that is not empty")
     return value
+
+
+def _shown(value: Any) -> str:
+    return plain(repr(value), 80)
 
 
 def _messages(messages: Any) -> tuple[dict[str, Any], ...]:

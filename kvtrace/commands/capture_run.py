@@ -110,6 +110,6 @@ def _engine_arguments(pairs: list[str]) -> dict[str, Any]:
             raise InputError(f"--engine-arg {name}: is set by kvtrace; capture has options of its own")
         try:
             arguments[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments[name] = value
     return arguments

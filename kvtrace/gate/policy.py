@@ -51,6 +51,9 @@ VALUE_LIMITS: Final = ("clipped_frac", "out_of_range_frac", "clip_error_frac", "
 request groups (`kvtrace replay --intervals`) and the segment holds all positions; else by the estimate."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Decibels = Annotated[float, Field(ge=-1000, le=1000)]
+Edge = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Least = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True)]
 
 
 class _Strict(BaseModel):
@@ -66,7 +69,7 @@ class Limits(_Strict):
     out_of_range_frac: Fraction | None = None
     clip_error_frac: Fraction | None = None
     """Share of the squared error that is due to clipping."""
-    sqnr_db: float | None = None
+    sqnr_db: Decibels | None = None
 
     @model_validator(mode="after")
     def _has_one(self) -> Limits:
@@ -83,8 +86,8 @@ class Limits(_Strict):
 class Coverage(_Strict):
     """What a segment must hold before anything is called within the limits."""
 
-    requests: int = Field(ge=1, strict=True)
-    tokens: int = Field(ge=1, strict=True)
+    requests: Least
+    tokens: Least
     """Captured rows."""
 
 
@@ -95,17 +98,17 @@ class Segment(_Strict):
     workloads: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """None: every workload of the run, each apart."""
     phase: Literal["prefill", "decode"] | None = None
-    positions: tuple[int, ...] | None = None
+    positions: tuple[Edge, ...] | None = None
     """Ascending edges; consecutive ones make a half-open range."""
-    prompt_tokens: tuple[int, ...] | None = None
-    output_tokens: tuple[int, ...] | None = None
+    prompt_tokens: tuple[Edge, ...] | None = None
+    output_tokens: tuple[Edge, ...] | None = None
     limits: Limits | None = None
     coverage: Coverage | None = None
 
     @field_validator("positions", "prompt_tokens", "output_tokens")
     @classmethod
     def _are_edges(cls, edges: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if edges is not None and (len(edges) < 2 or edges[0] < 0 or any(a >= b for a, b in pairwise(edges))):
+        if edges is not None and (len(edges) < 2 or any(a >= b for a, b in pairwise(edges))):
             raise ValueError("expected two or more ascending edges ≥ 0, such as [0, 2048, 8192]")
         return edges
 

@@ -27,12 +27,13 @@ def chunk_stats(refs: list[BlockRef]) -> ChunkStats:
     """Return the sizes and times of the chunks as they are now."""
     stats = np.full((2, len(refs)), -1, np.int64)
     for index, ref in enumerate(refs):
+        file = chunk_path(ref.store.path, ref.spec, ref.chunk)
         try:
-            found = chunk_path(ref.store.path, ref.spec, ref.chunk).stat()
+            found = file.stat()
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise IntegrityError(f"{ref.store.path}: cannot be read ({error.strerror})") from error
+            raise IntegrityError(f"{file}: cannot be read ({error.strerror})") from error
         stats[:, index] = found.st_size, found.st_mtime_ns
     return stats[0], stats[1]
 

@@ -195,6 +195,7 @@ SCALES: Final = Table(
             "file and key it was read from, effective, unit, skipped, unquantized or a cache format",
         ),
     ),
+    together=("scale", "covered_amax"),
 )
 
 CELLS: Final = Table(

@@ -123,7 +123,9 @@ def traced_layers(
     without_kv: names of layers that the engine gave a state. recorded: the caches of the layers on record.
     """
     said = cache_layers(hf_config)
-    numbers = (int(part) for name in without_kv for part in name.split(".") if part.isdecimal())
+    numbers = (
+        int(part) for name in without_kv for part in name.split(".") if part.isdecimal() and len(part) < 6
+    )
     quantized = any(kind != "unquantized" for kind in recorded.values())
     return replace(
         said,
@@ -155,7 +157,7 @@ def attends(kind: str) -> bool:
 
 def layer_kinds(text: Mapping[str, Any]) -> list[str | None]:
     """Return each layer's kind as the configuration names it, or as it follows; [] where it says nothing."""
-    num_layers = _count(text, "num_hidden_layers") or 0
+    num_layers = min(_count(text, "num_hidden_layers") or 0, MAX_LAYERS)
     for key in ("layer_types", "layers_block_type", "block_types"):
         kinds = text.get(key)
         if isinstance(kinds, list) and kinds and all(isinstance(kind, str) for kind in kinds):
@@ -180,11 +182,13 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str | None]:
 def _attending(text: Mapping[str, Any]) -> Callable[[int], bool] | None:
     """Return which layers attend, where the configuration gives a rule or their numbers."""
     linear = text.get("linear_attn_config")
-    if isinstance(linear, dict) and isinstance(linear.get("full_attn_layers"), list):
-        return lambda n: n + 1 in linear["full_attn_layers"]  # numbered from 1
+    if isinstance(linear, dict) and isinstance(listed := linear.get("full_attn_layers"), list):
+        from_one = _numbers(listed)
+        return lambda n: n + 1 in from_one
     for key in ("attn_layer_indices", "full_attn_idxs"):
         if isinstance(indices := text.get(key), list):
-            return lambda n: n in indices
+            from_zero = _numbers(indices)
+            return lambda n: n in from_zero
     if isinstance(types := text.get("attn_type_list"), list):
         return lambda n: n < len(types) and types[n] == 1
     if interval := _count(text, "full_attention_interval", "layer_group_size"):
@@ -192,6 +196,10 @@ def _attending(text: Mapping[str, Any]) -> Callable[[int], bool] | None:
     if period := _count(text, "attn_layer_period"):
         return lambda n: n % period == (_count(text, "attn_layer_offset") or 0)
     return None
+
+
+def _numbers(listed: list[Any]) -> frozenset[int]:
+    return frozenset(number for number in listed if type(number) is int)
 
 
 def _is_no_op(block: object) -> bool:

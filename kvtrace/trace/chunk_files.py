@@ -42,7 +42,9 @@ def committed_crcs(path: Path, rank: RankRecord, commit: CommitRecord) -> tuple[
     specs = array_specs(rank)
     if all(chunk.crcs is not None for chunk in commit.chunks):
         places = {spec.path: place for place, spec in enumerate(specs)}
-        return tuple(_recorded_crcs(path, chunk, places) for chunk in commit.chunks)
+        crcs = tuple(_recorded_crcs(path, chunk, places) for chunk in commit.chunks)
+        _check_digests(path, commit)
+        return crcs
     tensors = [spec for spec in specs if spec.row_shape]
     if not any(chunk_path(path, spec, c).exists() for c in range(len(commit.chunks)) for spec in tensors):
         return ()
@@ -121,6 +123,22 @@ def _recorded_crcs(store: Path, chunk: ChunkCommit, places: dict[str, int]) -> C
             f"arrays. {COPY_OR_REPAIR}"
         )
     return ChunkCrcs(text, places)
+
+
+def _check_digests(store: Path, commit: CommitRecord) -> None:
+    """Raise IntegrityError where a digest is not over the CRCs beside it: it stands for them elsewhere."""
+    previous = b""
+    for number, chunk in enumerate(commit.chunks):
+        digest = hashlib.sha256(previous)
+        text = chunk.crcs or ""
+        for place in range(0, len(text), 8):
+            digest.update(int(text[place : place + 8], 16).to_bytes(CRC_BYTES, "little"))
+        previous = digest.digest()
+        if digest.hexdigest() != chunk.digest:
+            raise IntegrityError(
+                f"{store / COMMIT_FILE}: chunks.{number}.digest is not the one of its crcs and of the chunk "
+                f"before. {COPY_OR_REPAIR}"
+            )
 
 
 def _found_crcs(path: Path, rank: RankRecord, commit: CommitRecord, number: int) -> ChunkCrcs:

@@ -292,4 +292,6 @@ def digest_of_records(path: Path, record: TraceRecord, stores: Sequence[tuple[Pa
     for store, commit_record in stores:
         digest.update(read_regular(store / RANK_FILE))
         digest.update("".join(chunk.digest for chunk in commit_record.chunks).encode())
+        lost = [(n, *chunk.lost) for n, chunk in enumerate(commit_record.chunks) if chunk.lost]
+        digest.update(repr(lost).encode() if lost else b"")
     return digest.hexdigest()

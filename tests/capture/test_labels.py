@@ -24,6 +24,7 @@ HOSTILE = [
     "'; DROP TABLE rows; --",
     "<script>alert(1)</script>\u202e\x1b[2J",
     "%s%s%n{0}{request}",
+    "9" * 100_000,
     "x" * 1_000_000,
 ]
 
@@ -65,6 +66,14 @@ def test_labels_are_short_and_printable_and_ids_are_hashes(lines: list[str]) -> 
         assert len(record["workload"]) <= 64
         assert re.fullmatch(r"[0-9a-f]{64}", record["client_id"])
         assert re.fullmatch(r"[0-9a-f]{64}", record["prompt_hash"])
+
+
+def test_a_number_of_endless_digits_is_no_label_and_its_request_is_followed(tmp_path: Path) -> None:
+    log = RequestLog(Journal(tmp_path / "r.jsonl"), Sampler(CaptureSettings(tmp_path)), KEY, [16])
+    log.arrive(arrival("a", 10**100_000, -(10**100_000)))
+    log.close()
+    (record,) = map(json.loads, (tmp_path / "r.jsonl").read_text().splitlines())
+    assert (record["workload"], record["client_id"], record["request"]) == ("unlabelled", None, 0)
 
 
 def test_outcomes_join_by_the_hash_of_their_id_as_the_readme_shows(tmp_path: Path) -> None:

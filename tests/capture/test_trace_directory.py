@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from typing import TYPE_CHECKING
@@ -34,3 +35,15 @@ def test_another_process_waits_for_the_directory_of_its_start(tmp_path: Path) ->
 def test_a_directory_that_never_appears_is_an_error_that_says_what_to_check(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match=r"no directory \*-mine.kvtrace .* must see the same folder"):
         find_trace_directory(tmp_path, "mine", patience_s=0.1)
+
+
+def test_a_link_and_another_users_directory_are_passed_over(tmp_path: Path) -> None:
+    mine = make_trace_directory(tmp_path, "mine")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "99991231T000000Z-mine.kvtrace").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "99991231T000001Z-mine.kvtrace").write_text("")
+    assert find_trace_directory(tmp_path, "mine") == mine
+    if os.geteuid() == 0:
+        (tmp_path / "99991231T000002Z-mine.kvtrace").mkdir()
+        os.chown(tmp_path / "99991231T000002Z-mine.kvtrace", 12345, 12345)
+        assert find_trace_directory(tmp_path, "mine") == mine

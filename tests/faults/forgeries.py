@@ -12,9 +12,8 @@ import google_crc32c
 import numpy as np
 
 from kvtrace.numerics.captured import MAX_FINITE_CODE
-from kvtrace.profile.arrays import read_array
-from kvtrace.profile.counts import TensorProfile
 from kvtrace.profile.own_seal import own_seal
+from kvtrace.profile.store import StoredProfile
 from kvtrace.trace.chunks import CRC_BYTES, chunk_crc, chunk_path, encode_chunk
 from kvtrace.trace.format import seal, unseal
 from kvtrace.trace.profile_format import PROFILE_FILE, ProfileRecord, TensorRecord, tensor_specs
@@ -26,12 +25,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvtrace.profile.counts import TensorProfile
+
     ForgeArray = Callable[[random.Random, TensorProfile], tuple[str, NDArray[Any]]]
     ForgeBody = Callable[[random.Random, bytearray], bytearray]
     ForgeTensor = Callable[[random.Random, TensorRecord], dict[str, Any]]
     ForgeRecord = Callable[[random.Random, ProfileRecord], dict[str, Any]]
 
-_ARRAYS: Final = ("code", "count", "start", "absmax")
 _FAR: Final = (1, 7, 1000, 10**6, 10**9, 1 << 40, (1 << 62) - 1)
 _STORED_AS_IT_IS: Final = 2
 """Of the flags in blosc's header."""
@@ -67,8 +67,8 @@ def reseal_unchanged(profile: Path) -> None:
     record = unseal((profile / PROFILE_FILE).read_bytes(), ProfileRecord)
     for tensor in record.tensors:
         arrays = _read(profile, record, tensor)
-        for name in _ARRAYS:
-            content = encode_chunk(getattr(arrays, name))
+        for name, values in arrays.arrays.items():
+            content = encode_chunk(values)
             assert _write(profile, tensor, name, content) == tensor
     _reseal(profile, record)
 
@@ -80,7 +80,7 @@ def _forge_file(
         name, values = ARRAY_KINDS[kind](random, _read(profile, record, tensor))
         content = encode_chunk(values)
     else:
-        name = random.choice(_ARRAYS)
+        name = random.choice(tuple(tensor_specs(tensor)))
         body = bytearray((profile / _file(profile, tensor, name)).read_bytes()[:-CRC_BYTES])
         forged = bytes(BODY_KINDS[kind](random, body))
         content = forged + google_crc32c.value(forged).to_bytes(CRC_BYTES, "little")
@@ -88,13 +88,7 @@ def _forge_file(
 
 
 def _read(profile: Path, record: ProfileRecord, tensor: TensorRecord) -> TensorProfile:
-    starts = len(tensor.kv_heads) * len(record.cells) + 1
-    lengths = {"start": starts, "absmax": record.num_tokens}
-    specs = tensor_specs(tensor)
-    return TensorProfile(
-        tensor,
-        **{name: read_array(profile, specs[name], lengths.get(name, tensor.num_entries)) for name in _ARRAYS},
-    )
+    return StoredProfile(profile, record).read(tensor)
 
 
 def _file(profile: Path, tensor: TensorRecord, name: str) -> str:
@@ -112,8 +106,8 @@ def _write(profile: Path, tensor: TensorRecord, name: str, content: bytes) -> Te
     digests[name] = hashlib.sha256(content).hexdigest()
     return tensor.model_copy(
         update={
-            "crcs": tuple(crcs[one] for one in _ARRAYS),
-            "sha256": tuple(digests[one] for one in _ARRAYS),
+            "crcs": tuple(crcs[one] for one in names),
+            "sha256": tuple(digests[one] for one in names),
         }
     )
 
@@ -216,16 +210,16 @@ def _no_maximum(random: random.Random, tensor: TensorProfile) -> tuple[str, NDAr
 
 
 def _other_length(random: random.Random, tensor: TensorProfile) -> tuple[str, NDArray[Any]]:
-    name = random.choice(_ARRAYS)
-    values = getattr(tensor, name)
+    name = random.choice(tuple(tensor.arrays))
+    values = tensor.arrays[name]
     kept = random.randrange(len(values))
     return name, random.choice((values[:kept], np.concatenate([values, values[kept:]])))
 
 
 def _other_width(random: random.Random, tensor: TensorProfile) -> tuple[str, NDArray[Any]]:
-    name = random.choice(_ARRAYS)
-    wider = {"start": np.int32, "count": np.uint64}.get(name, np.uint32)
-    return name, getattr(tensor, name).astype(wider)
+    name = random.choice(tuple(tensor.arrays))
+    wider = {"start": np.int32, "count": np.uint64}.get(name.removeprefix("outlier_"), np.uint32)
+    return name, tensor.arrays[name].astype(wider)
 
 
 ARRAY_KINDS: Final[dict[str, ForgeArray]] = {

@@ -1,4 +1,5 @@
-"""Faults in a real vLLM on the CPU: its worker killed, its disk full, its directory gone, its writer dead.
+"""Faults in a real vLLM on the CPU: its worker killed, its disk full or gone, its writer dead; and
+attacks by who shares its directory or calls it.
 
 `python -m faults.in_vllm --model DIR [--seed N]`, in vLLM's environment. Every engine answers the same
 prompts, one by one, so outputs, K and V are the same to the last bit; the first one, left in peace, says what
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from support.vllm_engines import DRIVER, ENVIRONMENT, connector
 from support.vllm_prompts import ONE_BY_ONE
 
+from faults.attacks import ATTACKS
 from faults.scratch import scratch, small_disk
 from kvtrace.trace.reader import open_trace
 from kvtrace.trace.summary import summarize
@@ -86,16 +88,32 @@ Values = dict[tuple[int, int, int, str], bytes]
 
 
 def start_engine(
-    folder: Path, model: Path, traces: Path, *, module: str = "kvtrace_capture.connector"
+    folder: Path,
+    model: Path,
+    traces: Path,
+    *,
+    module: str = CONNECTOR,
+    labels: Any = None,
+    **settings: Any,
 ) -> Engine:
-    """Start an engine that captures every position of three layers, and commits all the time."""
+    """Start an engine that captures every position of three layers, and commits all the time.
+
+    labels: of every request, as a client gives them. settings: of the capture, besides.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    capture = connector(traces, position_stride=1, layers=[0, 14, 29], flush_seconds=0.05)
+    capture = connector(traces, position_stride=1, layers=[0, 14, 29], flush_seconds=0.05, **settings)
     capture["kv_connector_module_path"] = module
+    rounds = [
+        [
+            {**one, "sampling": {**one["sampling"], **({"extra_args": labels} if labels else {})}}
+            for one in requests
+        ]
+        for requests in ROUNDS
+    ]
     job = {
         "model": str(model),
         "engine": {**ENGINE, "kv_transfer_config": capture},
-        "rounds": ROUNDS,
+        "rounds": rounds,
         "out": str(folder / "out.json"),
     }
     (folder / "job.json").write_text(json.dumps(job))
@@ -131,19 +149,19 @@ class Faults:
         self.expected_outputs = engine.outputs()
         assert engine.trace is not None
         self.expected_values = stored_values(engine.trace)
-        self._num_rows = engine.num_rows()
+        self.num_rows = engine.num_rows()
 
     def kill(self, number: int, share: float, seconds: float) -> str:
         """Kill -9 the process that writes the trace, some time after a share of all rows is committed."""
-        engine = self._start(f"kill-{number}")
-        _wait_until(lambda: engine.num_rows() >= max(share * self._num_rows, 1), engine)
+        engine = self.start(f"kill-{number}")
+        _wait_until(lambda: engine.num_rows() >= max(share * self.num_rows, 1), engine)
         time.sleep(seconds)
         (worker,) = _processes_with(engine.trace, "rank-0.zarr/dropped.jsonl")
         acknowledged = engine.num_rows()
         os.kill(worker, signal.SIGKILL)
         _end(engine)
         assert engine.trace is not None
-        found = self._check_values(engine.trace)
+        found = self.check_values(engine.trace)
         opened = open_trace(engine.trace, may_lack_tokens=True)
         assert not summarize(opened).closed
         assert sum(chunk.num_rows for chunk in opened.ranks[0].commit.chunks) >= acknowledged
@@ -163,7 +181,7 @@ class Faults:
 
     def directory_removed(self) -> str:
         """The directory is removed while the engine serves."""
-        engine = self._start("removed")
+        engine = self.start("removed")
         _wait_until(lambda: engine.num_rows() > 0, engine)
         assert engine.trace is not None
         trace = engine.trace
@@ -179,13 +197,19 @@ class Faults:
         folder = self._folder / "dying"
         return self._serve_on("dying", folder / "traces", "told to die", module="faults.dying_connector")
 
+    def start(self, name: str, traces: Path | None = None, **options: Any) -> Engine:
+        """Start an engine of its own; traces: where to, else beside it."""
+        return start_engine(
+            self._folder / name, self._model, traces or self._folder / name / "traces", **options
+        )
+
     def _serve_on(self, name: str, traces: Path, failure: str, **options: str) -> str:
-        engine = start_engine(self._folder / name, self._model, traces, **options)
+        engine = self.start(name, traces, **options)
         assert engine.outputs() == self.expected_outputs
         assert engine.log.count(STOPPED) == 1, engine.log[-3000:]
         assert failure in engine.log
         assert engine.trace is not None
-        found = self._check_values(engine.trace)
+        found = self.check_values(engine.trace)
         summary = summarize(open_trace(engine.trace, may_lack_tokens=True), verify=True)
         dropped = summary.completeness.num_dropped
         uncounted = engine.log.count("rows are lost that the trace could not count")
@@ -195,10 +219,8 @@ class Faults:
             f"stored, all the reference's; {dropped:,} rows counted as dropped; logged once"
         )
 
-    def _start(self, name: str) -> Engine:
-        return start_engine(self._folder / name, self._model, self._folder / name / "traces")
-
-    def _check_values(self, trace: Path) -> int:
+    def check_values(self, trace: Path) -> int:
+        """Return the vectors that a trace has, all of them the reference's."""
         found = stored_values(trace)
         wrong = [place for place, value in found.items() if self.expected_values.get(place) != value]
         assert not wrong, f"{len(wrong)} of {len(found)} values differ, such as {wrong[0]}"
@@ -250,6 +272,7 @@ def main() -> int:
             ("disk full", faults.disk_full),
             ("directory removed", faults.directory_removed),
             ("writer's thread dies", faults.writer_dies),
+            *((name, partial(attack, faults, folder)) for name, attack in ATTACKS.items()),
         ]
         for number in range(NUM_KILLS):
             draw = random.Random(f"{seed}:vllm:{number}")

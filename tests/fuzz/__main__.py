@@ -1,6 +1,7 @@
 """`make fuzz`: files from strangers, and a table of how commands ended.
 
-`python -m fuzz [--seed N] [--cases N] [--fresh N]`. Exit code 1 if anything is not as it should be.
+`python -m fuzz [--seed N] [--cases N] [--fresh N] [--only KIND]`. Exit code 1 if anything is not as it should
+be.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from typing import TYPE_CHECKING
 
 from faults.scratch import scratch
 
-from fuzz.judge import judge
-from fuzz.kinds import KINDS, Bases
+from fuzz.bases import Bases
+from fuzz.judge import built_once, judge
+from fuzz.kinds import BEFORE_CHECKSUMS, KINDS, REACH_NATIVE_CODE
+from fuzz.processes import ANEW, Processes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from fuzz.judge import Ended
 
 
 def main() -> int:
@@ -30,46 +36,71 @@ def main() -> int:
     parser.add_argument(
         "--fresh", type=int, default=2_000, help="in a process each, of what reaches native code"
     )
+    parser.add_argument("--only", default="", help="kinds whose name contains this")
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
-    print(f"seed {seed}\n", flush=True)
+    print(f"seed {seed}", flush=True)
     started = time.monotonic()
     with scratch() as folder:
         bases = Bases(folder)
-        wrong = _run(bases, folder, seed, options.cases, tuple(KINDS), fresh=False)
-        wrong += _run(
-            bases, folder, seed + 1, options.fresh, ("records of a trace", "profiles", "runs"), fresh=True
-        )
+        kinds = [kind for kind in KINDS if options.only in kind]
+        with built_once():
+            wrong = _run(bases, folder, f"{seed}", options.cases, kinds)
+        kinds = [kind for kind in kinds if kind in REACH_NATIVE_CODE]
+        if options.fresh and kinds:
+            with Processes(folder) as processes:
+                wrong += _run(bases, folder, f"{seed}:fresh", options.fresh, kinds, processes)
     print(f"\n{wrong or 'nothing'} wrong; {time.monotonic() - started:.0f} s")
     return 1 if wrong else 0
 
 
-def _run(bases: Bases, folder: Path, seed: int, cases: int, kinds: tuple[str, ...], *, fresh: bool) -> int:
-    ended: dict[str, Counter[int]] = {kind: Counter() for kind in kinds}
+def _run(
+    bases: Bases,
+    folder: Path,
+    seed: str,
+    cases: int,
+    kinds: Sequence[str],
+    processes: Processes | None = None,
+) -> int:
+    ended: dict[str, list[Ended]] = {kind: [] for kind in kinds}
     wrong = 0
     for number in range(cases):
         kind = kinds[number % len(kinds)]
         try:
-            ended[kind][one_case(bases, folder, kind, f"{seed}:{number}", fresh=fresh)] += 1
+            ended[kind].append(one_case(bases, folder, kind, f"{seed}:{number}", processes))
         except Exception as error:  # noqa: BLE001 -- printed, and counted
             wrong += 1
-            print(
-                f"WRONG: {kind}, case {seed}:{number}: {type(error).__name__}: {str(error)[:600]}", flush=True
-            )
-    print("in fresh processes" if fresh else "in process")
-    for kind, codes in ended.items():
-        shown = ", ".join(f"{count:,} ended with {code}" for code, count in sorted(codes.items()))
-        print(f"  {kind:<20}{codes.total():>7,} cases: {shown}", flush=True)
+            text = f"{type(error).__name__}: {str(error)[:1500]}"
+            print(f"WRONG: {kind}, case {seed}:{number}: {text}", flush=True)
+    print(_table(ended, processes), flush=True)
     return wrong
 
 
-def one_case(bases: Bases, folder: Path, kind: str, seed: str, *, fresh: bool) -> int:
-    """Draw a case, judge it and return the exit code. It depends on the kind and the seed alone."""
+def _table(ended: dict[str, list[Ended]], processes: Processes | None) -> str:
+    past = sum(len(cases) for kind, cases in ended.items() if kind not in BEFORE_CHECKSUMS)
+    total = sum(map(len, ended.values()))
+    lines = [f"\n{total:,} cases in this process, {past:,} of them beyond all checksums"]
+    if processes is not None:
+        lines = [
+            f"\n{total:,} cases in a process each: {processes.num_anew:,} a Python of its own (1 in {ANEW}), "
+            "the others forked from one that has imported all and run nothing; the largest took "
+            f"{processes.most_bytes / 1e6:,.0f} MB"
+        ]
+    for kind, cases in ended.items():
+        codes = Counter(one.code for one in cases)
+        shown = ", ".join(f"{count:,} ended with {code}" for code, count in sorted(codes.items()))
+        compared = sum(one.counts_compared for one in cases)
+        numpy = f"; counts of {compared:,} are numpy's" if compared else ""
+        lines.append(f"  {kind:<22}{len(cases):>6,} cases: {shown}{numpy}")
+    return "\n".join(lines)
+
+
+def one_case(bases: Bases, folder: Path, kind: str, seed: str, processes: Processes | None = None) -> Ended:
+    """Draw a case and judge it. It depends on the kind and the seed alone."""
     own = folder / "case"
     own.mkdir()
     try:
-        _, arguments = KINDS[kind](bases, random.Random(seed), own)
-        return judge(own, arguments, fresh=fresh)
+        return judge(own, KINDS[kind](bases, random.Random(seed), own), processes)
     finally:
         shutil.rmtree(own)
 

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.__main__ import one_case
-from fuzz.kinds import KINDS, Bases
+from fuzz.bases import Bases
+from fuzz.judge import built_once
+from fuzz.kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def bases() -> Iterator[Bases]:
-    with scratch() as folder:
+    with scratch() as folder, built_once():
         yield Bases(folder)
 
 
@@ -27,6 +29,6 @@ def test_whatever_is_in_a_file_a_command_ends_as_documented(bases: Bases, kind: 
     @given(st.integers(0, 2**32))
     @settings(max_examples=25, deadline=None, derandomize=True)
     def holds(seed: int) -> None:
-        one_case(bases, bases.trace.parent.parent, kind, str(seed), fresh=False)
+        one_case(bases, bases.trace.parent.parent, kind, str(seed))
 
     holds()

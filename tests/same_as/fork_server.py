@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import sys
 import traceback
 import warnings
@@ -46,9 +47,10 @@ _KNOWN = set(sys.modules)
 
 
 def run(command: dict[str, Any]) -> dict[str, Any]:
-    """Run one command in a fork; return its exit code and CPU seconds.
+    """Run one command in a fork; return its exit code, CPU seconds and largest memory.
 
-    command: `argv`, `cwd`, `env` (added to this process's), `stdout` and `stderr` (files to write).
+    command: `argv`, `cwd`, `env` (added to this process's), `stdout` and `stderr` (files to write); where
+    given `seconds`, after which SIGALRM ends it.
     """
     learnt, told = os.pipe()
     child = os.fork()
@@ -60,7 +62,11 @@ def run(command: dict[str, Any]) -> dict[str, Any]:
     with os.fdopen(learnt) as names:
         _learn(names.read().splitlines())
     _, status, usage = os.wait4(child, 0)
-    return {"exit": os.waitstatus_to_exitcode(status), "cpu_s": usage.ru_utime + usage.ru_stime}
+    return {
+        "exit": os.waitstatus_to_exitcode(status),
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "peak_bytes": usage.ru_maxrss * 1024,
+    }
 
 
 def _learn(names: list[str]) -> None:
@@ -73,6 +79,7 @@ def _learn(names: list[str]) -> None:
 
 
 def _inside(command: dict[str, Any]) -> int:
+    signal.alarm(command.get("seconds", 0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, command["stdout"]), (2, command["stderr"])):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 import google_crc32c
 import numpy as np
 import pytest
+from fuzz.of_arrays import recommit
 from support.fabricate import fabricate_trace, request
 from support.run_cli import kvtrace
 
 from kvtrace.errors import IntegrityError
-from kvtrace.trace.chunks import chunk_crc, encode_chunk
+from kvtrace.trace.chunks import encode_chunk
+from kvtrace.trace.format import RankRecord, array_specs
 from kvtrace.trace.lines import LinesCommit
 from kvtrace.trace.reader import open_trace
-from kvtrace.trace.sealed import seal
+from kvtrace.trace.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,14 +178,26 @@ def test_a_negative_row_is_refused(trace: Path, column: str) -> None:
     file = f"rows/kv/{column}/c/0"
     values = np.arange(32, dtype=np.int64 if column == "step" else np.int32)
     values[3] = -5
-    content = encode_chunk(values)
-    (trace / "rank-1.zarr" / file).write_bytes(content)
-    commit = json.loads((trace / COMMIT).read_text())
-    place = 8 * ["request", "position", "step", "sampling_id"].index(column)
-    crcs = commit["chunks"][0]["crcs"]
-    change(trace, COMMIT, "chunks.0.crcs", crcs[:place] + f"{chunk_crc(content):08x}" + crcs[place + 8 :])
+    (trace / "rank-1.zarr" / file).write_bytes(encode_chunk(values))
+    store = trace / "rank-1.zarr"
+    recommit(store, array_specs(unseal((store / "rank.json").read_bytes(), RankRecord)))
     with pytest.raises(IntegrityError, match=rf"rank-1.zarr/rows/kv/{column}: has -5, expected no negative"):
         open_trace(trace)
+
+
+def test_checksums_that_their_digest_does_not_cover_are_refused(trace: Path) -> None:
+    crcs = json.loads((trace / COMMIT).read_text())["chunks"][0]["crcs"]
+    change(trace, COMMIT, "chunks.0.crcs", "0" * 8 + crcs[8:])
+    with pytest.raises(
+        IntegrityError, match=r"rank-1.zarr/commit.json: chunks.0.digest is not the one of its"
+    ):
+        open_trace(trace)
+
+
+def test_a_trace_that_leaves_a_chunk_out_is_another_trace(trace: Path) -> None:
+    before = open_trace(trace).digest
+    change(trace, COMMIT, "chunks.0.lost", ["layers/00/k"])
+    assert open_trace(trace).digest != before
 
 
 BOMBS = {

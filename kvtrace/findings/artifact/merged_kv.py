@@ -48,7 +48,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
         costly = [
             unit
             for unit in narrower
-            if context.costs[unit].excess > MATTERS and context.costs[unit].is_too_wide
+            if (cost := context.costs.get(unit)) and cost.excess > MATTERS and cost.is_too_wide
         ]
         widest = max((max(ratio, 1 / ratio) for ratio in apart.values()), default=1.0)
         evidence |= {

@@ -1,0 +1,145 @@
+"""The commands that write something, on a small trace and its run; and whether what they left is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fuzz.bases import POLICY
+from support.run_cli import kvtrace
+
+from faults.damage import copy_trace
+from faults.fuzz import SCALES
+from faults.small_trace import write_small_trace
+from kvtrace.errors import InputError
+from kvtrace.runs.open import open_run
+from kvtrace.scales.load import load_artifact
+from kvtrace.trace.reader import open_trace
+from kvtrace.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OLD: Final = "what was there before\n"
+_STAND_IN: Final = """#!/bin/sh
+case "$1" in
+-c) echo '{{"vllm": "0.32", "has_vllm": true, "kvtrace": "{version}", "has_plug_in": true}}' ;;
+*) exec '{python}' -m faults.stand_in "$3" ;;
+esac
+"""
+"""What `kvtrace capture run` looks at, and what it starts."""
+_PROMPTS: Final = "".join(
+    json.dumps({"prompt": f"Count to {n}", "workload": "chat", "id": f"{n}"}) + "\n" for n in range(8)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a command writes: a run, a trace, scales, or a file of some ending."""
+
+    kind: str
+    arguments: Callable[[Inputs, Path], tuple[object, ...]]
+    """(the inputs, where to) → the command line"""
+    replaces: bool = True
+    """Whether it may be told to replace what is there."""
+
+
+class Inputs:
+    """A small trace without a profile, its run, a policy, prompts, and what stands in for vLLM's Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.trace = write_small_trace(folder / "small.kvtrace")
+        self.run = folder / "base.run"
+        assert kvtrace("replay", self.trace, "--scales", SCALES, "-o", self.run).returncode == 0
+        self.counted = folder / "counted.kvtrace"
+        self.trace.rename(self.counted)
+        copy_trace(self.counted, self.trace)
+        shutil.rmtree(self.trace / "profile")
+        self.policy, self.prompts = folder / "policy.toml", folder / "prompts.jsonl"
+        self.policy.write_text(POLICY)
+        self.prompts.write_text(_PROMPTS)
+        self.scales = Path(shutil.copytree(SCALES, folder / SCALES.name))
+        self.python = folder / "python"
+        self.python.write_text(_STAND_IN.format(python=sys.executable, version=__version__))
+        self.python.chmod(0o700)
+
+    def old(self, written: Written, output: Path) -> None:
+        """Put something there that a command may be told to replace."""
+        if not written.replaces:
+            return
+        if written.kind == "run":
+            shutil.copytree(self.run, output)
+        elif written.kind == "trace":
+            shutil.copytree(self.counted, output)
+        else:
+            output.write_text(OLD)
+
+
+def _scales(path: Path) -> object:
+    return load_artifact(path).scales
+
+
+def problem(written: Written, output: Path) -> str:
+    """Return why an output is neither what was there nor a whole new one; "" where it is, or is absent."""
+    if not os.path.lexists(output):
+        return "what was there is gone" if written.replaces else ""
+    try:
+        if written.kind in _READERS:
+            _READERS[written.kind](output)
+            return ""
+        content = output.read_bytes()
+    except (InputError, OSError) as error:
+        return f"is not whole: {error}"
+    is_whole = content == OLD.encode() or _ENDS[written.kind](content)
+    return "" if is_whole else f"ends with {content[-80:]!r}"
+
+
+_READERS: Final[dict[str, Callable[[Path], object]]] = {
+    "run": open_run,
+    "trace": open_trace,
+    "scales": _scales,
+}
+_ENDS: Final[dict[str, Callable[[bytes], bool]]] = {
+    "text": lambda content: content.endswith(b"\n") and len(content) > len(OLD),
+    "json": lambda content: isinstance(json.loads(content), dict),
+    "html": lambda content: content.rstrip().endswith(b"</html>"),
+    "parquet": lambda content: content[:4] == content[-4:] == b"PAR1",
+}
+
+
+def _forced(*arguments: object) -> Callable[[Inputs, Path], tuple[object, ...]]:
+    """Return a command line; `{trace}` and the like stand for the input of that name."""
+
+    def filled(inputs: Inputs, output: Path) -> tuple[object, ...]:
+        given = (str(one).format(**vars(inputs)) for one in arguments)
+        return (*given, "-o", output, "--force")
+
+    return filled
+
+
+WRITERS: Final = {
+    "replay": Written("run", _forced("replay", "{trace}", "--scales", SCALES)),
+    "replay --intervals": Written("run", _forced("replay", "{counted}", "--intervals")),
+    "report": Written("text", _forced("report", "{trace}")),
+    "report --json": Written("json", _forced("report", "{run}", "--json")),
+    "report --format html": Written("html", _forced("report", "{run}", "--format", "html")),
+    "calibrate": Written("scales", lambda i, o: ("calibrate", i.counted, "-o", o), replaces=False),
+    "compare": Written("text", _forced("compare", "{run}")),
+    "check": Written("text", _forced("check", "{run}", "--policy", "{policy}", "--candidate", SCALES.name)),
+    "scales": Written("text", _forced("scales", SCALES)),
+    "query": Written("parquet", _forced("query", "{run}", "rank_heads", "--format", "parquet")),
+    "inspect --verify": Written("text", _forced("inspect", "{counted}", "--verify")),
+    "inspect --repair": Written(
+        "trace", lambda i, o: ("inspect", i.counted, "--repair", "-o", o), replaces=False
+    ),
+    "capture run": Written(
+        "trace",
+        _forced("capture", "run", "--model", "m", "--prompts", "{prompts}", "--vllm-python", "{python}"),
+    ),
+}
+"""Every command that writes, by name. `capture run` drives a process that stands in for vLLM's."""

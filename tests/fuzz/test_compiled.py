@@ -1,0 +1,76 @@
+"""That the fuzzers' arrays come to every compiled entry point, each of which says what it takes."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import numba
+import pytest
+from faults.scratch import scratch
+
+import kvtrace
+from fuzz.__main__ import one_case
+from fuzz.bases import Bases
+from kvtrace.numerics import compiled, counted, limits
+from kvtrace.profile import cpu_kernel, prefetch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+ENTRIES: Final = {
+    cpu_kernel.count_magnitudes: ("tensors", "rows"),
+    counted.counted_errors: ("arrays of a profile", "values of scales"),
+    counted.segment_sums: ("arrays of a profile",),
+    limits.max_in_range_code: ("values of scales",),
+    limits.max_unclipped_code: ("values of scales",),
+}
+"""Python functions that hand arrays over to compiled code, and the fuzzers that reach them."""
+CALLED_BY_COMPILED_CODE: Final = (compiled, prefetch)
+"""Modules of functions that compiled code alone calls."""
+
+
+@pytest.fixture(scope="module")
+def bases() -> Iterator[Bases]:
+    with scratch() as folder:
+        yield Bases(folder)
+
+
+def test_every_module_with_compiled_code_has_an_entry_here() -> None:
+    names = [module.name for module in pkgutil.walk_packages(kvtrace.__path__, "kvtrace.")]
+    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    with_own = {
+        module
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, numba.core.dispatcher.Dispatcher) and value.__module__ == module.__name__
+    }
+    known = {sys.modules[entry.__module__] for entry in ENTRIES} | set(CALLED_BY_COMPILED_CODE)
+    assert with_own <= known
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+def test_the_fuzzers_of_arrays_reach_it(bases: Bases, entry: Any) -> None:
+    calls = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is entry.__code__:
+            calls.append(frame)
+
+    threading.setprofile(note)  # of the threads that work on tensors; and of this one
+    sys.setprofile(note)
+    try:
+        for kind in ENTRIES[entry]:
+            for seed in range(8):
+                before = len(calls)
+                one_case(bases, bases.trace.parent.parent, kind, f"entry:{seed}")
+                if len(calls) > before:
+                    break
+            assert len(calls) > before, f"no case of {kind} came to {entry.__name__}"
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
