@@ -83,7 +83,10 @@ import everything."""
 
 CAPTURE_MAY_IMPORT = {
     *(f"kvtrace.files.{name}" for name in ("replaced", "key_file")),
-    *(f"kvtrace.trace.{name}" for name in ("format", "chunks", "fingerprint", "lines", "capture_names")),
+    *(
+        f"kvtrace.trace.{name}"
+        for name in ("format", "attention_format", "chunks", "fingerprint", "lines", "capture_names")
+    ),
 }
 CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py"}
 
