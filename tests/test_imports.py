@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "scales": {"errors", "files", "plain_text", "trace", "numerics"},
     "calibration": {"version", "errors", "files", "plain_text", "trace", "numerics", "profile", "scales"},
     "candidates": {"errors", "plain_text", "trace", "numerics", "scales", "findings"},
+    "attention": {"errors", "files", "trace", "numerics", "scales", "candidates"},
     "evaluation": {
         "version",
         "errors",

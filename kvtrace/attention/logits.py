@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from kvtrace.trace.queries import AttentionLayer
 
 UNSEEN: Final = -1e30
-"""A logit whose exp is 0, and whose difference to another of its kind is 0 and not NaN."""
+"""A logit of a key that is not seen; its difference to another of its kind is 0 and not NaN."""
+_LEAST_EXPONENT: Final = -60.0
+"""exp of less counts as this, 9e-27 of the largest: nothing beside float32's 6e-8. Results near or below its
+smallest normal number would take a CPU many times longer."""
 _BLOCK_BYTES: Final = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Of one block's logits over all query heads: what an L3 cache holds, or what fills a GPU."""
-_FEWEST, _MOST = 4, 64
+_FEWEST, _MOST = 4, 16
 """Queries in a block, whatever the keys."""
 
 
@@ -31,8 +34,10 @@ class Block:
 
     queries: slice
     keys: slice
+    masked: slice
+    """Which of `keys`, counted from its start, are not seen by every query."""
     mask: Tensor | None
-    """[query, key] float32, 0 where a key is seen and a huge negative number where not; None: all are."""
+    """[query, masked key] float32, 0 where a key is seen and `UNSEEN` where not; None: all are."""
 
 
 def require_replayable(layer: AttentionLayer) -> None:
@@ -69,13 +74,14 @@ def blocks(
     for start in range(0, len(query_position), size):
         queries = slice(start, min(start + size, len(query_position)))
         keys = slice(first[start], last[queries.stop - 1])
-        is_full = first[queries.stop - 1] == first[start] and last[start] == keys.stop
+        whole = last[start] if window is None else keys.start
+        masked = slice(whole - keys.start, keys.stop - keys.start)
         mask = None
-        if not is_full:
-            at = torch.arange(keys.start, keys.stop, device=device)
+        if whole < keys.stop:
+            at = torch.arange(whole, keys.stop, device=device)
             seen = (at >= since[queries, None]) & (at < until[queries, None])
             mask = torch.where(seen, 0.0, UNSEEN)
-        yield Block(queries, keys, mask)
+        yield Block(queries, keys, masked, mask)
 
 
 def logits(q: Tensor, k: Tensor, block: Block, layer: AttentionLayer) -> Tensor:
@@ -85,14 +91,12 @@ def logits(q: Tensor, k: Tensor, block: Block, layer: AttentionLayer) -> Tensor:
     """
     kv_heads, group, num_queries, head_dim = q.shape
     rows = q.reshape(kv_heads, group * num_queries, head_dim)
-    keys = k[:, block.keys].transpose(1, 2)
-    mask = block.mask
-    if mask is not None:
-        mask = mask.expand(kv_heads, group, -1, -1).reshape(kv_heads, group * num_queries, -1)
-    if layer.soft_cap is None:
-        return torch.bmm(rows, keys) if mask is None else torch.baddbmm(mask, rows, keys)
-    capped = torch.bmm(rows, keys).div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
-    return capped if mask is None else capped.add_(mask)
+    s = torch.bmm(rows, k[:, block.keys].transpose(1, 2))
+    if layer.soft_cap is not None:
+        s.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
+    if block.mask is not None:
+        s.view(kv_heads, group, num_queries, -1)[..., block.masked].add_(block.mask)
+    return s
 
 
 def exponentials(s: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,7 +107,7 @@ def exponentials(s: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor, Tenso
     top = s.amax(-1, keepdim=True)
     if sinks is not None:
         top = torch.maximum(top, sinks)
-    e = s.sub_(top).exp_()
+    e = s.sub_(top).clamp_(min=_LEAST_EXPONENT).exp_()
     total = e.sum(-1, keepdim=True)
     if sinks is not None:
         total = total + (sinks - top).exp()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numba
+import numpy as np
 import torch
 
 from kvtrace.attention.replay import Exact, Restored
@@ -13,6 +15,7 @@ from kvtrace.numerics.elementwise import dequantize, online_round_trip, quantize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from kvtrace.candidates.applied import AppliedScales
@@ -73,23 +76,32 @@ def static_fp8(x: Tensor, scales: Sequence[float], *, engine: str, fmt: str, dty
     values on and gives the same bits.
     """
     if dtype != "float32" and x.device.type == "cpu":
-        bits = _as_captured(x, dtype).view(torch.int16)
-        return torch.stack(
-            [
-                _table(scales[head if len(scales) > 1 else 0], engine, fmt, dtype)[bits[head].int() + 32768]
-                for head in range(len(x))
-            ]
-        )
+        patterns = _as_captured(x, dtype).contiguous().view(torch.int16).numpy().view(np.uint16)
+        restored = torch.empty(x.shape)
+        table = None
+        for head, of_head in enumerate(patterns):
+            if table is None or len(scales) > 1:
+                table = _table(scales[head], engine, fmt, dtype)
+            _look_up(of_head.reshape(-1), table, restored[head].numpy().reshape(-1))
+        return restored
     scale = torch.tensor(scales, dtype=torch.float32, device=x.device).reshape(-1, 1, 1)
     codes = quantize(_as_captured(x, dtype), scale, engine=engine, format=fmt)
     return dequantize(codes, scale, format=fmt)
 
 
-def _table(scale: float, engine: str, fmt: str, dtype: str) -> Tensor:
-    """Return what each 16-bit pattern comes back as, by the pattern as a signed number + 32768."""
-    every = torch.arange(-_NUM_PATTERNS // 2, _NUM_PATTERNS // 2, dtype=torch.int32).to(torch.int16)
+def _table(scale: float, engine: str, fmt: str, dtype: str) -> NDArray[np.float32]:
+    """Return what each 16-bit pattern comes back as, [65536]."""
+    every = torch.from_numpy(np.arange(_NUM_PATTERNS, dtype=np.uint16).view(np.int16))
     codes = quantize(every.view(getattr(torch, dtype)), scale, engine=engine, format=fmt)
-    return dequantize(codes, scale, format=fmt)
+    table: NDArray[np.float32] = dequantize(codes, scale, format=fmt).numpy()
+    return table
+
+
+@numba.njit(nogil=True, cache=True)
+def _look_up(patterns: Any, table: Any, out: Any) -> None:
+    """Write the table's value of each pattern to `out`. Compiled: torch takes eight times as long."""
+    for i in range(len(patterns)):
+        out[i] = table[patterns[i]]
 
 
 def _as_captured(x: Tensor, dtype: str) -> Tensor:

@@ -109,7 +109,7 @@ def replay_layer(
     """‖W_O x‖² of the exact output and of each candidate's error."""
     w_o = None if projection is None else projection.to(device, torch.float32).T.contiguous()
     for group in layer.groups():
-        kept = [(block, layer.exact(block)) for block in group]
+        kept = [(block, layer.exact(block, metrics)) for block in group]
         for block, exact in kept:
             output = layer.by_query(exact.o)
             sum_o2[block.queries] = _sum_squares(output).cpu().numpy()
@@ -118,7 +118,7 @@ def replay_layer(
         for number, quantize in enumerate(quantizers):
             restored = quantize(layer.values)
             for block, exact in kept:
-                found, error = layer.compare(block, exact, restored, metrics)
+                found, error = layer.compare(block, exact, restored)
                 for name, by_head in found.items():
                     tables[name][number, block.queries] = by_head
                 if w_o is not None:
@@ -149,9 +149,14 @@ _OF_CANDIDATES: Final = (
 class _ExactBlock(NamedTuple):
     """What candidates are compared with. Rows are group · query."""
 
+    o: Tensor
+    weights: _ExactWeights | None
+    """None where outputs alone are compared."""
+
+
+class _ExactWeights(NamedTuple):
     s: Tensor
     p: Tensor
-    o: Tensor
     log_total: Tensor
     """ln Σ exp(s), sinks included, [kv_head, row]."""
     top: Tensor
@@ -209,32 +214,30 @@ class _Layer:
             held += num_bytes
         return groups
 
-    def exact(self, block: Block) -> _ExactBlock:
+    def exact(self, block: Block, metrics: Metrics) -> _ExactBlock:
         """Return the attention of exact values."""
         s = self._logits(self.values.q, self.values.k, block)
-        p, total, top = exponentials(s.clone(), self._sinks_of(block))
+        p, total, top = exponentials(s if metrics == "output" else s.clone(), self._sinks_of(block))
         # Divided in the end, as for a candidate: equal K and V then give equal bits, and an error of 0.
         o = torch.bmm(p, self.values.v[:, block.keys]).div_(total)
-        p.div_(total)
+        if metrics == "output":
+            return _ExactBlock(o, None)
         largest = s.topk(min(TOP_KEYS, s.shape[-1]))
-        is_seen = largest.values > UNSEEN / 2
-        return _ExactBlock(s, p, o, (total.log() + top).squeeze(-1), largest.indices, is_seen)
+        log_total, is_seen = (total.log() + top).squeeze(-1), largest.values > UNSEEN / 2
+        return _ExactBlock(o, _ExactWeights(s, p.div_(total), log_total, largest.indices, is_seen))
 
     def compare(
-        self, block: Block, exact: _ExactBlock, restored: Restored, metrics: Metrics
+        self, block: Block, exact: _ExactBlock, restored: Restored
     ) -> tuple[dict[str, NDArray[np.float64]], Tensor]:
         """Return a candidate's errors by name, [query, query_head] each, and Δo by query."""
         q = self.values.q if restored.q is None else restored.q
-        v = restored.v[:, block.keys]
         s = self._logits(q, restored.k, block)
-        found: dict[str, Tensor] = {}
-        if metrics == "all":
-            found |= self._of_logits(s, exact)
+        found = _of_logits(s, exact.weights) if exact.weights else {}
         e, total, top = exponentials(s, self._sinks_of(block))
-        if metrics == "all":
-            found["sum_kl"] += (total.log() + top).squeeze(-1) - exact.log_total
-            found |= self._parts(block, exact, restored, e, total)
-        error = torch.bmm(e, v).div_(total).sub_(exact.o)
+        if exact.weights:
+            found["sum_kl"] += (total.log() + top).squeeze(-1) - exact.weights.log_total
+            found |= self._parts(block, exact.o, exact.weights.p, restored, e, total)
+        error = torch.bmm(e, restored.v[:, block.keys]).div_(total).sub_(exact.o)
         found["sum_do2"] = _sum_squares(error)
         found["sum_o_do"] = (exact.o * error).sum(-1, dtype=torch.float64)
         by_name = {name: self.by_query(rows).cpu().numpy() for name, rows in found.items()}
@@ -257,32 +260,17 @@ class _Layer:
         rows = block.queries.stop - block.queries.start
         return self._sinks.unsqueeze(-1).expand(-1, -1, rows).reshape(len(self._sinks), -1, 1)
 
-    def _of_logits(self, s: Tensor, exact: _ExactBlock) -> dict[str, Tensor]:
-        """Return what depends on a candidate's logits alone; of the KL, all but its normalisation."""
-        delta = s - exact.s
-        weighted = exact.p * delta
-        mean = weighted.sum(-1, dtype=torch.float64)
-        variance = (weighted.mul_(delta)).sum(-1, dtype=torch.float64) - mean.square()
-        top = s.topk(exact.top.shape[-1]).indices
-        shared = (top.unsqueeze(-2) == exact.top.unsqueeze(-1)).any(-1) & exact.is_seen
-        return {
-            "sum_kl": -mean,
-            "sum_fisher": variance.clamp_(min=0),
-            "num_flips": (s.argmax(-1) != exact.s.argmax(-1)).double(),
-            "top_overlap": shared.sum(-1).double() / exact.is_seen.sum(-1),
-        }
-
     def _parts(
-        self, block: Block, exact: _ExactBlock, restored: Restored, e: Tensor, total: Tensor
+        self, block: Block, o: Tensor, p: Tensor, restored: Restored, e: Tensor, total: Tensor
     ) -> dict[str, Tensor]:
         """Return the error by K alone, V alone and Q alone. e, total: of the candidate's K and Q."""
         v = self.values.v[:, block.keys]
-        of_v = torch.bmm(exact.p, restored.v[:, block.keys] - v)
+        of_v = torch.bmm(p, restored.v[:, block.keys] - v)
         if restored.q is None:
-            of_k, of_q = torch.bmm(e, v).div_(total).sub_(exact.o), torch.zeros_like(of_v)
+            of_k, of_q = torch.bmm(e, v).div_(total).sub_(o), torch.zeros_like(of_v)
         else:
-            of_k = self._output(self.values.q, restored.k, block).sub_(exact.o)
-            of_q = self._output(restored.q, self.values.k, block).sub_(exact.o)
+            of_k = self._output(self.values.q, restored.k, block).sub_(o)
+            of_q = self._output(restored.q, self.values.k, block).sub_(o)
         return {
             "sum_do2_k": _sum_squares(of_k),
             "sum_do2_v": _sum_squares(of_v),
@@ -292,6 +280,22 @@ class _Layer:
     def _output(self, q: Tensor, k: Tensor, block: Block) -> Tensor:
         e, total, _ = exponentials(self._logits(q, k, block), self._sinks_of(block))
         return torch.bmm(e, self.values.v[:, block.keys]).div_(total)
+
+
+def _of_logits(s: Tensor, exact: _ExactWeights) -> dict[str, Tensor]:
+    """Return what depends on a candidate's logits alone; of the KL, all but its normalisation."""
+    delta = s - exact.s
+    weighted = exact.p * delta
+    mean = weighted.sum(-1, dtype=torch.float64)
+    variance = (weighted.mul_(delta)).sum(-1, dtype=torch.float64) - mean.square()
+    top = s.topk(exact.top.shape[-1]).indices
+    shared = (top.unsqueeze(-2) == exact.top.unsqueeze(-1)).any(-1) & exact.is_seen
+    return {
+        "sum_kl": -mean,
+        "sum_fisher": variance.clamp_(min=0),
+        "num_flips": (s.argmax(-1) != exact.s.argmax(-1)).double(),
+        "top_overlap": shared.sum(-1).double() / exact.is_seen.sum(-1),
+    }
 
 
 def _sum_squares(values: Tensor) -> Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from support.attention_oracle import attention_output
+from support.vllm_checkpoints import write_tiny_model
 from support.vllm_cpu import MAX_DISTANCE_RATIO
-from support.vllm_engines import connector, only_trace, run_offline
+from support.vllm_engines import ONE_PROCESS, connector, only_trace, run_offline
 from support.vllm_prompts import ONE_BY_ONE
 from support.vllm_reference import queries_and_outputs
 
@@ -28,6 +30,8 @@ ENGINE: dict[str, Any] = {
     "seed": 0,
     "enforce_eager": True,
 }
+SAME_OUTPUT = 2**-6
+"""Relative distance of an engine's output in bf16, which keeps 8 bits, from that of its own Q, K and V."""
 CAPTURE: dict[str, Any] = {"queries": "probe", "probe_requests": 1, "probe_positions": 256}
 
 
@@ -90,7 +94,7 @@ def test_queries_and_outputs_are_as_near_to_fp32_as_a_bf16_forward_is(
     relative = np.sqrt(of_bf16[:, 0] / of_bf16[:, 1])
     print("engine's output against the replayed one, relative, worst layer:", relative.max())
     assert ratio.max() <= MAX_DISTANCE_RATIO
-    assert relative.max() < 2**-7  # bf16 keeps 8 bits: the engine computes what its queries, K and V say
+    assert relative.max() < SAME_OUTPUT
 
 
 def test_rank_json_says_how_the_layers_attend(probed: tuple[Trace, list[dict[str, Any]]]) -> None:
@@ -100,3 +104,50 @@ def test_rank_json_says_how_the_layers_attend(probed: tuple[Trace, list[dict[str
     assert layer.kv_head_of == (0, 0, 0, 1, 1, 1, 2, 2, 2)
     assert layer.softmax_scale == pytest.approx(64**-0.5)
     assert (layer.soft_cap, layer.sinks, layer.sliding_window, layer.not_replayable) == (None, None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [
+        ({"kind": "llama"}, {"enforce_eager": False}),
+        ({"kind": "llama"}, {"tensor_parallel_size": 2}),
+        pytest.param({"kind": "gemma3"}, {}, marks=pytest.mark.vllm_full),
+        pytest.param(
+            {"kind": "llama", "num_kv_heads": 1}, {"tensor_parallel_size": 2}, marks=pytest.mark.vllm_full
+        ),
+    ],
+    ids=["compiled", "two ranks", "sliding windows", "two ranks of one KV head"],
+)
+def test_captured_queries_keys_and_values_give_the_engines_own_output(
+    tmp_path: Path, kind: dict[str, Any], engine: dict[str, Any]
+) -> None:
+    write_tiny_model(tmp_path / "model", **kind)
+    extra = {"queries": "probe", "probe_requests": 2, "probe_positions": 64}
+    options = {
+        **ENGINE,
+        "max_model_len": 512,
+        "max_num_batched_tokens": 128,
+        "skip_tokenizer_init": True,
+        "kv_transfer_config": connector(tmp_path / "traces", **extra),
+        **engine,
+    }
+    sampling = {"temperature": 0, "max_tokens": 8, "ignore_eos": True, "detokenize": False}
+    random = np.random.default_rng(1)
+    requests = [{"token_ids": random.integers(3, 500, n).tolist(), "sampling": sampling} for n in (200, 90)]
+    environment = ONE_PROCESS if engine.get("enforce_eager") is False else {}
+    if "tensor_parallel_size" in engine:
+        cores = sorted(os.sched_getaffinity(0))
+        environment = {"VLLM_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}"}
+    finished = run_offline(tmp_path, tmp_path / "model", options, [requests], **environment)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    queries = CapturedQueries(open_trace(only_trace(tmp_path / "traces").path))
+    assert queries.requests == (0, 1)
+    for layer in queries.layers:
+        for found in queries.read(layer, queries.requests):
+            assert found.is_dense
+            assert found.q.shape[1] == 4
+            assert found.o is not None
+            replayed = attention_output(found)
+            relative = np.sqrt(np.square(found.o - replayed).sum() / np.square(replayed).sum())
+            print(f"layer {layer}, request {found.request}: {relative:.2e}")
+            assert relative < SAME_OUTPUT
