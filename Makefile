@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents same-as checkpoint-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-formats bench bench-capture gpu-check sample clean
+.PHONY: setup demo picture test incidents same-as checkpoint-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-formats bench bench-capture bench-attention gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -113,6 +113,9 @@ bench-capture: vllm-env  ## what capture costs a real engine, switched on and of
 	@mkdir -p build
 	$(VLLM_PYTHON) tests/bench/bench_capture.py --model $(MODEL) 2> build/bench-capture.log
 	$(VLLM_PYTHON) tests/bench/capture_memory.py
+
+bench-attention: setup  ## attention replayed: seconds a candidate on one thread, and the most memory
+	PYTHONPATH=tests $(BIN)/python tests/bench/bench_attention.py
 
 gpu-check: setup  ## on a machine with a GPU: equality with the CPU, ns a value, share of memory bandwidth
 	$(BIN)/python tests/bench/gpu_check.py

@@ -14,6 +14,7 @@ KVTraceError
 │   ├── PolicyError            a policy cannot be read, or holds a key or limit that cannot be used
 │   ├── ComparisonError        runs differ in something that a comparison must hold constant
 │   ├── VLLMNotFoundError      no Python with a vLLM and the capture plug-in that fit
+│   ├── UnsupportedAttentionError  a layer's attention cannot be replayed from what the trace holds
 │   ├── CaptureError           vLLM was started for a capture and ended without a trace
 │   └── MissingExtraError      the command needs an extra that is not installed
 ├── ReplayMismatchError        --verify: profile and element-wise replay differ, a bug of kvtrace
@@ -79,6 +80,10 @@ class ComparisonError(InputError):
 
 class VLLMNotFoundError(InputError):
     """There is no Python with a vLLM and the capture plug-in that fit."""
+
+
+class UnsupportedAttentionError(InputError):
+    """A layer's attention depends on what the trace does not hold, so it is not replayed."""
 
 
 class CaptureError(InputError):

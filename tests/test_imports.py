@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "scales": {"errors", "files", "plain_text", "trace", "numerics"},
     "calibration": {"version", "errors", "files", "plain_text", "trace", "numerics", "profile", "scales"},
     "candidates": {"errors", "plain_text", "trace", "numerics", "formats", "scales", "findings"},
+    "attention": {"errors", "files", "trace", "numerics", "scales", "candidates"},
     "evaluation": {
         "version",
         "errors",
@@ -95,7 +96,10 @@ import everything."""
 
 CAPTURE_MAY_IMPORT = {
     *(f"kvtrace.files.{name}" for name in ("replaced", "key_file")),
-    *(f"kvtrace.trace.{name}" for name in ("format", "chunks", "fingerprint", "lines", "capture_names")),
+    *(
+        f"kvtrace.trace.{name}"
+        for name in ("format", "attention_format", "chunks", "fingerprint", "lines", "capture_names")
+    ),
 }
 CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py"}
 

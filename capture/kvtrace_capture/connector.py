@@ -30,7 +30,6 @@ from kvtrace.trace.format import (
     PrivacyRecord,
     RankRecord,
     TraceRecord,
-    rank_directory,
     seal,
 )
 from kvtrace_capture.engine_facts import engine_record, model_record
@@ -39,12 +38,13 @@ from kvtrace_capture.hooks import (
     find_layers,
     layers_without_kv,
     refuse_unsupported,
+    wrap_attention,
     wrap_cache_write,
 )
 from kvtrace_capture.journal import Journal
 from kvtrace_capture.privacy import key_id, load_or_make_key
 from kvtrace_capture.private_files import write_private
-from kvtrace_capture.recorder import StepRecorder
+from kvtrace_capture.rank_stores import make_recorder
 from kvtrace_capture.request_log import RequestLog
 from kvtrace_capture.sampler import Sampler
 from kvtrace_capture.sampling_switch import SamplingSwitch
@@ -53,12 +53,14 @@ from kvtrace_capture.settings import parse_settings
 from kvtrace_capture.step_plan import StepPlan
 from kvtrace_capture.trace_directory import find_trace_directory, make_trace_directory, start_id
 from kvtrace_capture.vllm_versions import close_at_exit, is_tried
-from kvtrace_capture.writer import TraceWriter, rows_per_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
+
+    from kvtrace_capture.hooks import FoundLayer
+    from kvtrace_capture.recorder import StepRecorder
 
 logger = logging.getLogger("kvtrace.capture")
 
@@ -119,33 +121,34 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         config, settings = self._vllm_config, self._settings
         tp_rank, pp_rank = get_tp_group().rank_in_group, get_pp_group().rank_in_group
         refuse_unsupported(config)
-        layers = find_layers(config, self._kv_cache_config, kv_caches, settings.layers, tp_rank)
+        layers = find_layers(
+            config, self._kv_cache_config, kv_caches, settings.layers, tp_rank, settings.queries
+        )
         rank = pp_rank * config.parallel_config.tensor_parallel_size + tp_rank
         trace = self._create_trace() if rank == 0 else find_trace_directory(settings.directory, self._start)
-        records = tuple(layer.record for layer in layers)
-        writer = TraceWriter(
-            trace / rank_directory(rank),
-            RankRecord(
-                trace_id=self._start,
-                rank=rank,
-                tp_rank=tp_rank,
-                pp_rank=pp_rank,
-                rows_per_chunk=rows_per_chunk(records),
-                layers=records,
-            ),
-            flush_seconds=settings.flush_seconds,
-            queue_bytes=settings.queue_bytes,
+        of_rank = RankRecord(
+            trace_id=self._start,
+            rank=rank,
+            tp_rank=tp_rank,
+            pp_rank=pp_rank,
+            rows_per_chunk=1,
+            layers=tuple(layer.record for layer in layers),
         )
-        hooked = {layer.record.name: layer.hooked for layer in layers if layer.hooked is not None}
-        self._recorder = StepRecorder(hooked, self._block_sizes, writer)
+        self._recorder = make_recorder(trace, of_rank, layers, self._block_sizes, settings)
+        hooked = {
+            layer.record.name for layer in layers if layer.hooked is not None or layer.queries is not None
+        }
         if not is_tried(vllm.__version__, config.device_config.device_type):
             self._recorder = CheckedRecorder(self._recorder, hooked, self._engine_name())
         self._closers.append(close_at_exit(self, self._recorder.close))
         for layer in layers:
-            if layer.hooked is not None:
+            if layer.record.name in hooked:
                 wrap_cache_write(layer.module, self._recorder)
-        logger.warning("kvtrace: capturing K and V of %d layers into %s", len(hooked), trace)
-        self._warn_of_steps_beyond_the_queue(sum(layer.row_bytes for layer in hooked.values()))
+            if layer.queries is not None:
+                wrap_attention(layer.module, self._recorder, with_output=layer.queries.o_shape is not None)
+        what = "K and V" if settings.queries == "none" else "K, V and Q"
+        logger.warning("kvtrace: capturing %s of %d layers into %s", what, len(hooked), trace)
+        self._warn_of_steps_beyond_the_queue(layers)
         if rank == 0 and not config.shutdown_timeout:
             logger.warning(
                 "kvtrace: a server without --shutdown-timeout kills its workers when it is stopped, and with "
@@ -153,18 +156,21 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 settings.flush_seconds,
             )
 
-    def _warn_of_steps_beyond_the_queue(self, row_bytes: int) -> None:
+    def _warn_of_steps_beyond_the_queue(self, layers: Sequence[FoundLayer]) -> None:
         """Say at the start what would lose whole prefill steps, and with them leave mostly decode."""
         settings = self._settings
         num_tokens = self._vllm_config.scheduler_config.max_num_batched_tokens
-        largest = -(-num_tokens // settings.position_stride) * row_bytes
+        row_bytes = sum(layer.hooked.row_bytes for layer in layers if layer.hooked is not None)
+        num_rows = num_tokens if settings.queries == "probe" else -(-num_tokens // settings.position_stride)
+        largest = num_rows * row_bytes
         if largest > settings.queue_bytes:
             logger.warning(
-                "kvtrace: a step of %d tokens has up to %d bytes of sampled rows, more than queue_bytes "
-                "(%d), and would be dropped whole: raise queue_bytes or position_stride",
+                "kvtrace: a step of %d tokens has up to %d bytes of captured rows, more than queue_bytes "
+                "(%d), and would be dropped whole: raise queue_bytes%s",
                 num_tokens,
                 largest,
                 settings.queue_bytes,
+                "" if settings.queries == "probe" else " or position_stride",
             )
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:

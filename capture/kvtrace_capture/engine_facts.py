@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, cast
 
 import torch
 
+from kvtrace.trace.attention_format import AttentionRecord
 from kvtrace.trace.fingerprint import fingerprint_checkpoint
 from kvtrace.trace.format import EngineRecord, LayerRecord, ModelRecord
 from kvtrace_capture.vllm_versions import is_tried
@@ -56,6 +57,9 @@ _SETTINGS: Final = {
     ),
     "lora_config": ("max_lora_rank", "max_loras"),
 }
+
+_OTHER_LOGITS: Final = ("alibi_slopes", "use_alibi_sqrt", "chunk_lookback", "attention_chunk_size")
+"""What backends may add to logits or mask of them beyond scale, window, soft cap and sinks."""
 
 
 def model_record(vllm_config: Any) -> ModelRecord:
@@ -128,6 +132,7 @@ def layer_record(
     block_size: int,
     captured: bool,
     kv_cache: torch.Tensor | None,
+    attention: AttentionRecord | None = None,
 ) -> LayerRecord:
     """Return one attention layer with the scales that its cache writes use."""
     return LayerRecord(
@@ -146,6 +151,7 @@ def layer_record(
         k_scale=_effective_scale(layer, "k", len(kv_heads)),
         v_scale=_effective_scale(layer, "v", len(kv_heads)),
         q_scale=tuple(layer._q_scale.flatten().tolist()),
+        attention=attention,
         details={
             "k_scale_tensor": layer._k_scale.flatten().tolist(),
             "v_scale_tensor": layer._v_scale.flatten().tolist(),
@@ -159,6 +165,39 @@ def layer_record(
             "cache_dtype": str(kv_cache.dtype) if kv_cache is not None else None,
         },
     )
+
+
+def attention_record(
+    layer: Any, *, query_heads: tuple[int, ...], kv_head_of: tuple[int, ...]
+) -> AttentionRecord:
+    """Return how one attention layer makes its output, as its backend's implementation holds it.
+
+    query_heads: global ids of this rank's query heads, in order. kv_head_of: the KV head that each reads.
+    Raises AttributeError: the implementation does not say how it scales its logits.
+    """
+    impl = layer.impl
+    sinks = getattr(impl, "sinks", None)
+    return AttentionRecord(
+        query_heads=query_heads,
+        kv_head_of=kv_head_of,
+        softmax_scale=float(impl.scale),
+        soft_cap=float(getattr(impl, "logits_soft_cap", None) or 0.0) or None,
+        sinks=None if sinks is None else tuple(sinks.detach().float().flatten().tolist()),
+        query_is_fp8=query_comes_in_fp8(layer),
+        not_replayable=tuple(name for name in _OTHER_LOGITS if _is_set(getattr(impl, name, None))),
+    )
+
+
+def query_comes_in_fp8(layer: Any) -> bool:
+    """Return whether a layer rounds its queries to FP8 before its backend sees them (`Attention.forward`)."""
+    return getattr(layer, "query_quant", None) is not None and bool(
+        getattr(layer.impl, "supports_quant_query_input", False)
+    )
+
+
+def _is_set(value: Any) -> bool:
+    """Return whether an option of a backend is in use: a tensor, True, or a number above 0."""
+    return value is not None and (not isinstance(value, bool | int | float) or value > 0)
 
 
 def stored_dtype(dtype: torch.dtype) -> Literal["bfloat16", "float16", "float32"]:

@@ -1,8 +1,9 @@
-"""Finds every attention layer of a loaded model and wraps its cache write.
+"""Finds every attention layer of a loaded model and wraps its cache write, and its attention for queries.
 
 `Attention` looks `impl.do_kv_cache_update` up when it is called, inside an operator that torch.compile does
 not look into, so a wrapper on the instance is reached in compiled models too. It sees K after RoPE and V as
-they are before the backend quantizes them. A layer that cannot be wrapped stops the start-up: a trace has
+they are before the backend quantizes them. Its `impl.forward` is looked up in the same way, by the operator
+after that one, and sees Q after RoPE. A layer that cannot be wrapped stops the start-up: a trace has
 no silent gaps.
 """
 
@@ -17,19 +18,26 @@ from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 
-from kvtrace_capture.engine_facts import layer_record, stored_dtype
-from kvtrace_capture.gathered_rows import HookedLayer
+from kvtrace_capture.engine_facts import (
+    attention_record,
+    layer_record,
+    query_comes_in_fp8,
+    stored_dtype,
+)
+from kvtrace_capture.gathered_rows import HookedLayer, QueryLayer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
 
+    from kvtrace.trace.attention_format import AttentionRecord, QueryMode
     from kvtrace.trace.format import LayerRecord
     from kvtrace_capture.recorder import StepRecorder
     from kvtrace_capture.self_check import CheckedRecorder
 
 _UPDATE_ARGUMENTS: Final = ["layer", "key", "value", "kv_cache", "slot_mapping"]
+_FORWARD_ARGUMENTS: Final = ["layer", "query", "key", "value", "kv_cache", "attn_metadata", "output"]
 _DRAFTS_WITHOUT_LAYERS: Final = ("ngram", "suffix")
 _FUSED_CACHE_WRITES: Final = ("fuse_rope_kvcache", "fuse_qk_norm_rope_kvcache")
 
@@ -46,6 +54,8 @@ class FoundLayer:
     record: LayerRecord
     hooked: HookedLayer | None
     """None where the sampling rules, or another rank's ownership of its heads, leave it out."""
+    queries: QueryLayer | None = None
+    """None where queries are not captured, or the sampling rules leave the layer out."""
 
 
 def refuse_unsupported(vllm_config: Any) -> None:
@@ -77,10 +87,11 @@ def find_layers(
     kv_caches: Mapping[str, torch.Tensor],
     wanted: tuple[int, ...] | None,
     tp_rank: int,
+    queries: QueryMode = "none",
 ) -> list[FoundLayer]:
     """Return the model's attention layers by index.
 
-    wanted: layer indices to capture; None: all.
+    wanted: layer indices to capture; None: all. queries: whether their queries are, too.
     Raises UnsupportedEngineError, naming the layer: one that is to be captured cannot be hooked, two have one
     index, or `wanted` names one that this model does not have.
     """
@@ -103,10 +114,21 @@ def find_layers(
         captured = wanted is None or index in wanted
         if captured and (reason := _obstacle(name, module, vllm_config, groups)) is not None:
             raise UnsupportedEngineError(f"kvtrace cannot capture layer {name}: {reason}")
+        if captured and queries != "none" and (reason := _query_obstacle(module, vllm_config)) is not None:
+            raise UnsupportedEngineError(
+                f'kvtrace cannot capture the queries of layer {name}: {reason}; start with "queries": "none"'
+            )
         if not captured and not isinstance(module, Attention):
             continue
         found[index] = _describe(
-            module, index, captured, groups.get(name), kv_caches.get(name), vllm_config, tp_rank
+            module,
+            index,
+            captured,
+            groups.get(name),
+            kv_caches.get(name),
+            vllm_config,
+            tp_rank,
+            queries if captured else "none",
         )
     if not found:
         raise UnsupportedEngineError("kvtrace found no attention layer with a KV cache in this model")
@@ -135,6 +157,23 @@ def wrap_cache_write(module: Any, recorder: StepRecorder | CheckedRecorder) -> N
         return result
 
     module.impl.do_kv_cache_update = do_kv_cache_update
+
+
+def wrap_attention(module: Any, recorder: StepRecorder | CheckedRecorder, *, with_output: bool) -> None:
+    """Let the recorder see the queries of one layer before its backend does, and then its output."""
+    name, original = module.layer_name, module.impl.forward
+
+    def forward(
+        layer: Any, query: torch.Tensor, key: Any, value: Any, kv_cache: Any, attn_metadata: Any, *rest: Any,
+        **named: Any,
+    ) -> Any:  # fmt: skip
+        recorder.take_query(name, "q", query)
+        result = original(layer, query, key, value, kv_cache, attn_metadata, *rest, **named)
+        if with_output:
+            recorder.take_query(name, "o", named["output"] if "output" in named else rest[0])
+        return result
+
+    module.impl.forward = forward
 
 
 def _layer_index(name: str) -> int:
@@ -167,6 +206,17 @@ def _obstacle(name: str, module: Any, vllm_config: Any, groups: Mapping[str, Any
     return None
 
 
+def _query_obstacle(module: Any, vllm_config: Any) -> str | None:
+    """Return why a layer's queries or outputs would not pass the hook, or None."""
+    parameters = inspect.signature(module.impl.forward).parameters
+    if list(parameters)[: len(_FORWARD_ARGUMENTS)] != _FORWARD_ARGUMENTS:
+        backend = module.attn_backend.get_name()
+        return f"forward of backend {backend} does not take {', '.join(_FORWARD_ARGUMENTS)}"
+    if getattr(vllm_config.compilation_config.pass_config, "fuse_attn_quant", False):
+        return "pass_config.fuse_attn_quant rounds the attention's output inside it"
+    return None
+
+
 def _describe(
     module: Any,
     index: int,
@@ -175,12 +225,19 @@ def _describe(
     kv_cache: torch.Tensor | None,
     vllm_config: Any,
     tp_rank: int,
+    queries: QueryMode,
 ) -> FoundLayer:
     kv_heads, is_owner = _global_kv_heads(module, vllm_config, tp_rank)
     captured = captured and is_owner
     number, block_size = group or (0, vllm_config.cache_config.block_size)
     record = layer_record(
-        module, index=index, kv_heads=kv_heads, block_size=block_size, captured=captured, kv_cache=kv_cache
+        module,
+        index=index,
+        kv_heads=kv_heads,
+        block_size=block_size,
+        captured=captured,
+        kv_cache=kv_cache,
+        attention=_attention(module, kv_heads, tp_rank) if queries != "none" else None,
     )
     hooked = HookedLayer(
         index=index,
@@ -189,7 +246,25 @@ def _describe(
         v_shape=(module.num_kv_heads, module.head_size_v),
         dtype=stored_dtype(module.dtype),
     )
-    return FoundLayer(module, record, hooked if captured else None)
+    asked = QueryLayer(
+        index=index,
+        group=number,
+        q_shape=(module.num_heads, module.head_size),
+        o_shape=(module.num_heads, module.head_size_v) if queries == "probe" else None,
+        dtype=hooked.dtype,
+        is_fp8=query_comes_in_fp8(module),
+    )
+    return FoundLayer(module, record, hooked if captured else None, asked if queries != "none" else None)
+
+
+def _attention(module: Any, kv_heads: tuple[int, ...], tp_rank: int) -> AttentionRecord:
+    """Return how a layer uses its queries; consecutive query heads share a KV head, on each rank."""
+    num_heads, a_kv_head = module.num_heads, module.num_heads // module.num_kv_heads
+    return attention_record(
+        module,
+        query_heads=tuple(range(tp_rank * num_heads, (tp_rank + 1) * num_heads)),
+        kv_head_of=tuple(kv_heads[head // a_kv_head] for head in range(num_heads)),
+    )
 
 
 def _global_kv_heads(module: Any, vllm_config: Any, tp_rank: int) -> tuple[tuple[int, ...], bool]:

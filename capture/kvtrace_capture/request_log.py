@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from kvtrace.trace.attention_format import FIRST_POSITIONS, queries_of_stored
 from kvtrace.trace.format import RequestRecord, seal
 from kvtrace_capture.privacy import hash_client_id, hash_prompt
 from kvtrace_capture.step_plan import PlannedRequest, StepPlan, plan_request
@@ -17,11 +18,13 @@ from kvtrace_capture.step_plan import PlannedRequest, StepPlan, plan_request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from kvtrace.trace.attention_format import QueryMode
     from kvtrace_capture.journal import Journal
     from kvtrace_capture.sampler import Sampler
     from kvtrace_capture.sampling_switch import Sampling
 
 RUNNING = "running"
+_ALL_POSITIONS = 2**31
 
 
 @dataclass(slots=True)
@@ -31,6 +34,8 @@ class _Followed:
     record: RequestRecord
     """As it arrived."""
     stride: int
+    queries: QueryMode
+    """Of the rules it arrived under."""
     blocks: list[list[int]] = field(default_factory=list)
     computed: list[tuple[int, int]] = field(default_factory=list)
     """Disjoint position ranges that went to the workers, in order."""
@@ -38,6 +43,19 @@ class _Followed:
     """Those of `computed` whose sampled positions were planned."""
     cut_at: int | None = None
     """Capture was switched off when so many positions were planned; it is not taken up again."""
+
+    @property
+    def keep_below(self) -> int:
+        """K and V of all positions below are kept for attention."""
+        if self.record.is_probe:
+            return _ALL_POSITIONS
+        return FIRST_POSITIONS if self.queries == "stored" else 0
+
+    def queries_in(self, start: int, end: int) -> Sequence[int]:
+        """Return the positions in [start, end) at which Q is captured."""
+        if self.queries == "stored":
+            return queries_of_stored(self.record.offset, self.stride, start, end)
+        return self.record.query_positions
 
 
 class RequestLog:
@@ -88,7 +106,7 @@ class RequestLog:
         labels = self._sampler.read_labels(params.extra_args if params is not None else None)
         choice = self._sampler.choose(labels)
         if request.resumable:  # its prompt grows later, so prefill and decode could not be told apart
-            choice = replace(choice, sampled=False, offset=0)
+            choice = replace(choice, sampled=False, offset=0, is_probe=False)
         token_ids = request.prompt_token_ids
         record = RequestRecord(
             request=self._num_requests,
@@ -98,12 +116,16 @@ class RequestLog:
             sampled=choice.sampled,
             sampling_id=choice.sampling_id,
             offset=choice.offset,
+            is_probe=choice.is_probe,
+            query_positions=self._sampler.draw_probe_positions(request.num_prompt_tokens)
+            if choice.is_probe
+            else (),
             prompt_tokens=request.num_prompt_tokens,
             arrived_at=time.time(),
             status=RUNNING,
         )
         self._num_requests += 1
-        self._followed[request.request_id] = _Followed(record, choice.stride)
+        self._followed[request.request_id] = _Followed(record, choice.stride, self._sampler.settings.queries)
         self._journal.append(seal(record))
 
     def plan_step(self, scheduled: Any) -> StepPlan:
@@ -188,15 +210,18 @@ class RequestLog:
             end = min(end, followed.cut_at)  # drafts up to there may have been rejected: the tokens follow
         else:
             followed.captured = _joined(followed.captured, (start, end))
+        start = max(start - self._look_back, 0)
         plan = plan_request(
             request=followed.record.request,
             sampling_id=followed.record.sampling_id,
             stride=followed.stride,
             offset=followed.record.offset,
-            start=max(start - self._look_back, 0),
+            start=start,
             end=end,
             blocks=followed.blocks,
             block_sizes=self._block_sizes,
+            keep_below=followed.keep_below,
+            queries=followed.queries_in(start, end),
         )
         if plan is not None:
             planned.append(plan)

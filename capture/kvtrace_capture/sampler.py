@@ -8,7 +8,9 @@ fixed offset would only ever see one place within a block.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.trace.capture_names import CLIENT_ID_KEY, MAX_CLIENT_ID_CHARS, MAX_LABEL_CHARS, WORKLOAD_KEY
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from kvtrace_capture.settings import CaptureSettings
 
 MAX_WORKLOADS: Final = 256
+MAX_PROBED_WORKLOADS: Final = 16
+"""Of those that clients name: whoever sends ever new labels does not get ever more of the cache kept."""
+_MOST_POSITIONS: Final = 2**31
 TOO_MANY_WORKLOADS: Final = "(too many workloads)"
 """The workload of requests whose label is new after `MAX_WORKLOADS` others: a trace has a bounded list."""
 
@@ -41,6 +46,8 @@ class Choice:
     stride: int
     offset: int
     sampling_id: int
+    is_probe: bool = False
+    """True: K and V of all its positions are kept, and Q at some."""
 
 
 class Sampler:
@@ -53,6 +60,8 @@ class Sampler:
         """Their number."""
         self._random = random.Random(settings.seed)  # noqa: S311 -- sampling, no secret
         self._workloads: set[str] = set()
+        self._probes: Counter[str] = Counter()
+        """Probes drawn so far, by workload."""
 
     def change(self, settings: CaptureSettings, sampling_id: int) -> None:
         """Draw by other rules from now on; the random sequence and the list of workloads go on."""
@@ -77,4 +86,28 @@ class Sampler:
         is_wanted = settings.workloads is None or labels.workload in settings.workloads
         is_drawn = self._random.random() < settings.request_fraction
         offset = self._random.randrange(settings.position_stride)
-        return Choice(is_wanted and is_drawn, settings.position_stride, offset, self.sampling_id)
+        sampled = is_wanted and is_drawn
+        is_probe = sampled and settings.queries == "probe" and self._has_probes_left(labels.workload)
+        if is_probe:
+            self._probes[labels.workload] += 1
+        return Choice(sampled, settings.position_stride, offset, self.sampling_id, is_probe)
+
+    def draw_probe_positions(self, prompt_tokens: int) -> tuple[int, ...]:
+        """Draw the positions of a probe at which Q is captured, in order.
+
+        Half of them lie in the prompt, one drawn from each of as many equal parts. The others lie in what is
+        generated, one drawn from each of its steps 0, 1–3, 4–15, 16–63, …: how long that gets is not known.
+        """
+        count = self.settings.probe_positions
+        num_in_prompt = min(-(-count // 2), prompt_tokens)
+        bounds = [part * prompt_tokens // max(num_in_prompt, 1) for part in range(num_in_prompt + 1)]
+        drawn = [self._random.randrange(*part) for part in pairwise(bounds)]
+        steps = [0] + [self._random.randrange(4**n, 4 ** (n + 1)) for n in range(min(count // 2, 12) - 1)]
+        decoded = [prompt_tokens + step for step in steps[: count // 2]]
+        return (*drawn, *(position for position in decoded if position < _MOST_POSITIONS))
+
+    def _has_probes_left(self, workload: str) -> bool:
+        is_asked_for = workload in (self.settings.workloads or ())
+        if workload not in self._probes and not is_asked_for and len(self._probes) >= MAX_PROBED_WORKLOADS:
+            return False
+        return self._probes[workload] < self.settings.probe_requests

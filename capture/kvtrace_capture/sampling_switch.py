@@ -118,6 +118,7 @@ class SamplingSwitch:
             position_stride=settings.position_stride,
             request_fraction=settings.request_fraction if settings.enabled else 0.0,
             byte_budget=settings.byte_budget,
+            queries=settings.queries,
         )
         lines = [*self._lines, seal(rules)]
         if not settings.enabled:

@@ -63,6 +63,10 @@ class CheckedRecorder:
                 self._fault = f" ({type(error).__name__}: {error})"
         self._recorder.take(name, key, value, slot_mapping)
 
+    def take_query(self, name: str, tensor: str, values: torch.Tensor) -> None:
+        """Pass a layer's queries or outputs on."""
+        self._recorder.take_query(name, tensor, values)
+
     def finish(self) -> None:
         """End a step: its rows go on where the counts are right."""
         plan, self._plan = self._plan, None

@@ -16,15 +16,20 @@ from kvtrace_capture.labels import clean_label
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kvtrace.trace.attention_format import QueryMode
+
 SAMPLING_KEYS: Final = ("enabled", "workloads", "position_stride", "request_fraction", "byte_budget")
-"""What can change while the engine runs. The hooks and arrays of `layers` are made at start-up."""
+"""What can change while the engine runs. Hooks and arrays of `layers` and `queries` are made at start-up."""
 
 _INTEGERS: Final = {
     "position_stride": (1, 2**31 - 1),
     "byte_budget": (1, 2**63 - 1),
     "queue_bytes": (1, 2**63 - 1),
     "seed": (0, 2**63 - 1),
+    "probe_requests": (1, 2**31 - 1),
+    "probe_positions": (1, 1024),
 }
+_QUERY_MODES: Final = ("none", "stored", "probe")
 _LONGEST_FLUSH_S: Final = 10**9
 """No lock can be waited for much longer."""
 
@@ -46,7 +51,14 @@ class CaptureSettings:
     position_stride: int = DEFAULT_POSITION_STRIDE
     request_fraction: float = 1.0
     byte_budget: int | None = None
-    """Bytes of raw K and V per rank since these rules came into force; None: no limit."""
+    """Bytes of raw K, V and Q per rank since these rules came into force; None: no limit."""
+    queries: QueryMode = "none"
+    """stored: Q too, at every 4th sampled position. probe: Q at some positions of a few requests of which K
+    and V of all positions are kept, and the engine's attention output there."""
+    probe_requests: int = 8
+    """With `probe`: so many sampled requests of each workload."""
+    probe_positions: int = 8
+    """With `probe`: at most so many positions of each; half in the prompt, half in what is generated."""
     queue_bytes: int = 256 << 20
     flush_seconds: float = 30.0
     hash_key_file: Path | None = None
@@ -93,6 +105,8 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     for key in ("directory", "hash_key_file", "control_file"):
         if key in values:
             values[key] = Path(_expect(values, key, str)).expanduser().absolute()
+    if "queries" in values and values["queries"] not in _QUERY_MODES:
+        raise SettingsError(f"queries is {values['queries']!r}, expected one of {', '.join(_QUERY_MODES)}")
     if "enabled" in values and not isinstance(values["enabled"], bool):
         raise SettingsError(f"enabled is {values['enabled']!r}, expected true or false")
     for key, (lowest, highest) in _INTEGERS.items():

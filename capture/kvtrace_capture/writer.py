@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from kvtrace.trace.format import UNUSED_ROW, ArraySpec, DroppedRecord, LayerRecord, RankRecord
+from kvtrace.trace.format import UNUSED_ROW, ArraySpec, DroppedRecord, RankRecord, array_specs, row_column
 from kvtrace_capture.affinity import leave_the_engines_core
 from kvtrace_capture.losses import Losses
+from kvtrace_capture.queue_room import QueueRoom
 from kvtrace_capture.store_files import StoreFiles
 
 if TYPE_CHECKING:
@@ -33,27 +35,28 @@ MAX_ROWS_PER_CHUNK: Final = 4096
 MIN_ROWS_PER_CHUNK: Final = 64
 
 
-def rows_per_chunk(layers: tuple[LayerRecord, ...]) -> int:
-    """Return the rows of a chunk: a power of two whose buffer over all arrays stays within 128 MiB.
+def rows_per_chunk(rank: RankRecord, buffer_bytes: int = CHUNK_BUFFER_BYTES) -> int:
+    """Return the rows of a chunk: a power of two whose buffer over all tensors stays within `buffer_bytes`.
 
     Larger chunks read faster; the buffer lives in the serving process, so it is bounded.
     """
     row_bytes = sum(
-        len(layer.kv_heads) * (layer.head_dim_k + layer.head_dim_v) * (4 if layer.dtype == "float32" else 2)
-        for layer in layers
-        if layer.captured
+        math.prod(spec.row_shape) * (4 if spec.dtype == "float32" else 2)
+        for spec in array_specs(rank)
+        if spec.row_shape
     )
-    fitting = CHUNK_BUFFER_BYTES // max(row_bytes, 1)
+    fitting = buffer_bytes // max(row_bytes, 1)
     power = 1 << max(fitting.bit_length() - 1, 0)
     return min(max(power, MIN_ROWS_PER_CHUNK), MAX_ROWS_PER_CHUNK)
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The sampled tokens of one engine step on one rank.
+    """The captured tokens of one engine step in one store.
 
     request, position, sampling_id: [num_rows] int32. step: the engine's step number.
-    tensors: (layer index, "k" | "v") → [num_rows, kv_head, head_dim], uint16 bits of bf16/fp16, or float32.
+    tensors: (layer index, "k" | "v" | "q" | "o") → [num_rows, head, head_dim], uint16 bits of bf16/fp16, or
+    float32.
     """
 
     request: NDArray[np.int32]
@@ -69,8 +72,9 @@ class StepRows:
 
 
 class TraceWriter:
-    """Appends rows to a new `rank-N.zarr`.
+    """Appends rows to a new `rank-N.zarr`, `context-N.zarr` or `queries-N.zarr`.
 
+    room: for the rows that wait, shared by the writers of a rank.
     Raises FileExistsError if the store is there: every start has a directory of its own.
     """
 
@@ -80,24 +84,26 @@ class TraceWriter:
         rank: RankRecord,
         *,
         flush_seconds: float = 30.0,
-        queue_bytes: int = 256 << 20,
+        room: QueueRoom | None = None,
     ) -> None:
         self.failure: str | None = None
         self._rank = rank
         self._flush_seconds = flush_seconds
-        self.queue_bytes = queue_bytes
-        """Of rows that may wait."""
+        self._room = room or QueueRoom()
         self._queue: deque[StepRows | threading.Event | Literal["losses"]] = deque()
-        self._queued_bytes = 0
         self._closing = False
         self._wake = threading.Condition()
         self._files = StoreFiles(store, rank)
         self._buffer = {spec.path: _buffer(spec, rank.rows_per_chunk) for spec in self._files.specs}
+        self._columns = {
+            name: self._buffer[row_column(rank, name)]
+            for name in ("request", "position", "sampling_id", "step")
+        }
         self._tensor_buffers = {
-            (layer.index, tensor): self._buffer[f"layers/{layer.index:02d}/{tensor}"]
-            for layer in rank.layers
-            if layer.captured
-            for tensor in "kv"
+            (int(layer), tensor): self._buffer[spec.path]
+            for spec in self._files.specs
+            if spec.row_shape
+            for _, layer, tensor in [spec.path.split("/")]
         }
         self._filled = 0
         self._oldest_row_at = 0.0
@@ -106,22 +112,24 @@ class TraceWriter:
         self._thread = threading.Thread(target=self._run, name="kvtrace-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def queue_bytes(self) -> int:
+        """Return the bytes of rows that may wait."""
+        return self._room.num_bytes
+
     def has_room(self, num_bytes: int) -> bool:
         """Return whether rows of so many bytes would be queued now."""
-        with self._wake:
-            return self._has_room(num_bytes)
+        return not (self.failure or self._closing) and self._room.has(num_bytes)
 
     def append(self, rows: StepRows) -> bool:
         """Queue one step's rows without waiting. False: the queue is full or the writer has failed.
 
         The arrays must not change afterwards. The caller counts refused rows with `drop`.
         """
-        num_bytes = rows.num_bytes
         with self._wake:
-            if not self._has_room(num_bytes):
+            if self.failure or self._closing or not self._room.take(rows.num_bytes):
                 return False
             self._queue.append(rows)
-            self._queued_bytes += num_bytes
             self._wake.notify()
         return True
 
@@ -155,9 +163,6 @@ class TraceWriter:
             self._closing = True
             self._wake.notify()
         self._thread.join(timeout)
-
-    def _has_room(self, num_bytes: int) -> bool:
-        return not (self.failure or self._closing or self._queued_bytes + num_bytes > self.queue_bytes)
 
     def _run(self) -> None:
         leave_the_engines_core()
@@ -209,7 +214,7 @@ class TraceWriter:
                 self._wake.wait(max(wait, 0.0) if self._filled else None)
             item = self._queue.popleft()
             if isinstance(item, StepRows):
-                self._queued_bytes -= item.num_bytes
+                self._room.give_back(item.num_bytes)
             elif item == "losses":
                 self._is_loss_queued = False
             return item
@@ -240,10 +245,10 @@ class TraceWriter:
             self._oldest_row_at = started
         count = min(len(rows.request) - start, self._rank.rows_per_chunk - self._filled)
         here, there = slice(self._filled, self._filled + count), slice(start, start + count)
-        self._buffer["rows/kv/request"][here] = rows.request[there]
-        self._buffer["rows/kv/position"][here] = rows.position[there]
-        self._buffer["rows/kv/sampling_id"][here] = rows.sampling_id[there]
-        self._buffer["rows/kv/step"][here] = rows.step
+        self._columns["request"][here] = rows.request[there]
+        self._columns["position"][here] = rows.position[there]
+        self._columns["sampling_id"][here] = rows.sampling_id[there]
+        self._columns["step"][here] = rows.step
         for key, values in rows.tensors.items():
             self._tensor_buffers[key][here] = values[there]
         self._filled += count
@@ -251,8 +256,9 @@ class TraceWriter:
         return count
 
     def _write_chunk(self) -> None:
-        for spec in self._files.specs:
-            self._buffer[spec.path][self._filled :] = UNUSED_ROW if spec.path == "rows/kv/request" else 0
+        for values in self._buffer.values():
+            values[self._filled :] = 0
+        self._columns["request"][self._filled :] = UNUSED_ROW
         self._files.append_chunk(self._buffer, self._filled)
         self._filled = 0
         if self._losses:
@@ -265,7 +271,7 @@ class TraceWriter:
             logger.error("kvtrace: capture stopped, the trace keeps its committed rows: %s", self.failure)
             with contextlib.suppress(Exception):
                 self._files.note_failure(self.failure)
-        lost = self._buffer["rows/kv/request"][: self._filled].copy()
+        lost = self._columns["request"][: self._filled].copy()
         self._filled = 0
         self._note_lost(lost)
 

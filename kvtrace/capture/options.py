@@ -12,6 +12,8 @@ from kvtrace.trace.capture_names import CONNECTOR, CONNECTOR_MODULE, DEFAULT_POS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvtrace.trace.attention_format import QueryMode
+
 _PREFIXES: Final = "kmgt"
 _BYTES_OF_UNIT: Final = {"": 1} | {
     f"{prefix}{binary}": base**power
@@ -36,6 +38,9 @@ class CaptureOptions:
     hash_key_file: Path | None = None
     flush_seconds: float | None = None
     seed: int | None = None
+    queries: QueryMode = "none"
+    probe_requests: int | None = None
+    probe_positions: int | None = None
 
     def kv_transfer_config(self) -> dict[str, Any]:
         """Return what `vllm serve --kv-transfer-config` and `LLM(kv_transfer_config=…)` take."""
@@ -50,6 +55,9 @@ class CaptureOptions:
             "hash_key_file": None if self.hash_key_file is None else str(self.hash_key_file.absolute()),
             "flush_seconds": self.flush_seconds,
             "seed": self.seed,
+            "queries": None if self.queries == "none" else self.queries,
+            "probe_requests": self.probe_requests,
+            "probe_positions": self.probe_positions,
         }
         return {
             "kv_connector": CONNECTOR,

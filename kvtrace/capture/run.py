@@ -259,8 +259,12 @@ def _readable_trace(folder: Path, output: Path, *, is_interrupted: bool) -> Trac
 def _faults(trace: Trace) -> tuple[str, ...]:
     from kvtrace.trace.completeness import rows_lost
 
-    failures = [f"the writer failed: {store.commit.failure}" for store in trace.ranks if store.commit.failure]
+    stores = (*trace.ranks, *trace.attention.all)
+    failures = [f"the writer failed: {store.commit.failure}" for store in stores if store.commit.failure]
     lost = sum(rows_lost(trace).values())
     if lost:
         failures.append(f"{lost:,} rows were lost (kvtrace inspect says why)")
+    dropped = sum(sum(reasons.values()) for s in trace.attention.all for reasons in s.dropped.values())
+    if dropped:
+        failures.append(f"{dropped:,} rows for attention were lost (kvtrace inspect says why)")
     return tuple(failures)

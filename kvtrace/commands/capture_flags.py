@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the annotations
+from kvtrace.commands.capture_options import (
     BYTE_BUDGET,
     LAYERS,
     POSITION_STRIDE,
+    PROBE_POSITIONS,
+    PROBE_REQUESTS,
+    QUERIES,
     REQUEST_FRACTION,
+    Queries,
 )
 from kvtrace.commands.options import FORMAT_TEXT_JSON, JSON, say
 
@@ -26,6 +30,9 @@ def capture_flags(
     request_fraction: REQUEST_FRACTION = 1.0,
     layers: LAYERS = None,
     byte_budget: BYTE_BUDGET = None,
+    queries: QUERIES = Queries.NONE,
+    probe_requests: PROBE_REQUESTS = None,
+    probe_positions: PROBE_POSITIONS = None,
     only_workload: Annotated[
         list[str] | None,
         typer.Option("--only-workload", help="Sample only requests with this label; repeat for more."),
@@ -75,6 +82,9 @@ def capture_flags(
         layers=parse_layers(layers),
         workloads=tuple(only_workload) if only_workload else None,
         byte_budget=None if byte_budget is None else parse_bytes(byte_budget),
+        queries=queries.value,
+        probe_requests=probe_requests,
+        probe_positions=probe_positions,
     )
     commands = capture_commands(
         options, model=model, base_url=base_url.rstrip("/"), workload=workload, request_id=request_id

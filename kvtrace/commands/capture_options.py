@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -16,5 +17,30 @@ REQUEST_FRACTION = Annotated[
 LAYERS = Annotated[str | None, typer.Option("--layers", help="Only these layers, such as 0,1,29.")]
 BYTE_BUDGET = Annotated[
     str | None,
-    typer.Option("--byte-budget", help="Of K and V on each rank, such as 20GB; what is more is dropped."),
+    typer.Option("--byte-budget", help="Of K, V and Q on each rank, such as 20GB; what is more is dropped."),
+]
+
+
+class Queries(StrEnum):
+    """Which queries are captured too."""
+
+    NONE = "none"
+    STORED = "stored"
+    PROBE = "probe"
+
+
+QUERIES = Annotated[
+    Queries,
+    typer.Option(
+        "--queries",
+        help="Q too. stored: at every 4th sampled position. probe: at some positions of a few requests, of "
+        "which K and V of all positions are kept.",
+    ),
+]
+PROBE_REQUESTS = Annotated[
+    int | None, typer.Option("--probe-requests", min=1, help="Of each workload, with --queries probe: 8.")
+]
+PROBE_POSITIONS = Annotated[
+    int | None,
+    typer.Option("--probe-positions", min=1, max=1024, help="Of each of them, at most: 8."),
 ]

@@ -7,11 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from kvtrace.commands.capture_options import (  # noqa: TC001 -- Typer reads the annotations
+from kvtrace.commands.capture_options import (
     BYTE_BUDGET,
     LAYERS,
     POSITION_STRIDE,
+    PROBE_POSITIONS,
+    PROBE_REQUESTS,
+    QUERIES,
     REQUEST_FRACTION,
+    Queries,
 )
 from kvtrace.commands.options import FORCE, say
 from kvtrace.plain_text import plain_line
@@ -40,6 +44,9 @@ def capture_run(
     request_fraction: REQUEST_FRACTION = 1.0,
     layers: LAYERS = None,
     byte_budget: BYTE_BUDGET = None,
+    queries: QUERIES = Queries.NONE,
+    probe_requests: PROBE_REQUESTS = None,
+    probe_positions: PROBE_POSITIONS = None,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", min=1, help="Of an answer whose prompt does not say.")
     ] = 128,
@@ -71,6 +78,9 @@ def capture_run(
         request_fraction=request_fraction,
         layers=parse_layers(layers),
         byte_budget=None if byte_budget is None else parse_bytes(byte_budget),
+        queries=queries.value,
+        probe_requests=probe_requests,
+        probe_positions=probe_positions,
         flush_seconds=flush_seconds,
         seed=seed,
     )

@@ -13,6 +13,9 @@
         reserve           space that the writer gives back when it fails; gone after an orderly end
         rows/kv/{request,position,step,sampling_id}    [row]
         layers/NN/{k,v}                                [row, kv_head, head_dim]
+      context-N.zarr/     only with queries, built as rank-N.zarr: K and V off the sampling grid, which
+                          attention needs. They count in no table of values. Since 1.3.
+      queries-N.zarr/     only with queries: rows/q/…, layers/NN/{q,o} [row, query_head, head_dim]. Since 1.3.
       repair.json         only in a repaired trace: what was lost (`kvtrace.trace.repair.record`)
       profile/, profile-groups/    only after a replay: counts over all of it (`kvtrace.trace.profile_format`)
 
@@ -30,6 +33,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from kvtrace.trace.attention_format import AttentionRecord, QueryMode  # noqa: TC001 -- pydantic reads them
 from kvtrace.trace.capture_names import TRACE_FILE as TRACE_FILE
 from kvtrace.trace.sealed import Count, Hex, Large, Name, Number, Seconds, Size, between, is_read, repeated
 from kvtrace.trace.sealed import Record as Record
@@ -37,7 +41,7 @@ from kvtrace.trace.sealed import RecordT as RecordT
 from kvtrace.trace.sealed import seal as seal
 from kvtrace.trace.sealed import unseal as unseal
 
-SCHEMA_VERSION: Final = "1.2"
+SCHEMA_VERSION: Final = "1.3"
 TRACE_SUFFIX: Final = ".kvtrace"
 UNLABELLED: Final = "unlabelled"
 """The workload of a request whose client gave none."""
@@ -57,13 +61,15 @@ MAX_ROWS: Final = 1 << 24
 """Of one rank: at 100 KB a row that is 1.6 TB of K and V."""
 
 StoredDtype = Literal["bfloat16", "float16", "float32"]
+StoreKind = Literal["rank", "context", "queries"]
+"""rank: K and V at the sampled positions. context: K and V at others, kept for attention. queries: Q."""
 Ranks = Annotated[int, between(1, 1 << 12)]
 Span = tuple[Count, Count]
 
 
-def rank_directory(rank: int) -> str:
-    """Return the directory name of one writer's store, `rank-N.zarr`."""
-    return f"rank-{rank}.zarr"
+def rank_directory(rank: int, holds: StoreKind = "rank") -> str:
+    """Return the directory name of one writer's store: `rank-N.zarr`, `context-N.zarr`, `queries-N.zarr`."""
+    return f"{holds}-{rank}.zarr"
 
 
 class ModelRecord(Record):
@@ -160,6 +166,8 @@ class LayerRecord(Record):
     """Effective dequantization multiplier: one for the layer, or one per head of `kv_heads`."""
     v_scale: tuple[float, ...]
     q_scale: tuple[float, ...] = (1.0,)
+    attention: AttentionRecord | None = None
+    """How Q, K and V make its output; None where queries are not captured. Since 1.3."""
     details: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -183,6 +191,10 @@ class RankRecord(Record):
     schema_version: str = SCHEMA_VERSION
     trace_id: Name
     rank: Size
+    holds: StoreKind = "rank"
+    """Since 1.3."""
+    has_outputs: bool = False
+    """True: a store of queries also has the engine's attention output for each. Since 1.3."""
     tp_rank: Size = 0
     pp_rank: Size = 0
     rows_per_chunk: Annotated[int, between(1, 1 << 20)]
@@ -196,6 +208,9 @@ class RankRecord(Record):
             return self
         if (index := repeated([layer.index for layer in self.layers])) is not None:
             raise ValueError(f"layers has index {index} twice")
+        for layer in self.layers:
+            if self.holds == "queries" and layer.captured and layer.attention is None:
+                raise ValueError(f"layer {layer.index} has queries and does not say how they are used")
         for spec in array_specs(self):
             num_bytes = 4 * self.rows_per_chunk * math.prod(spec.row_shape)
             if num_bytes > MAX_CHUNK_BYTES:
@@ -249,6 +264,10 @@ class RequestRecord(Record):
     sampling_id: Count
     offset: Count = 0
     """Sampled positions are those with position % stride == offset."""
+    is_probe: bool = False
+    """True: K and V of all its positions are kept for attention, and Q at `query_positions`. Since 1.3."""
+    query_positions: tuple[Count, ...] = ()
+    """Positions of a probe at which Q is captured if the model computes them. Since 1.3."""
     prompt_tokens: Count
     output_tokens: Count = 0
     computed_tokens: Count = 0
@@ -277,7 +296,9 @@ class SamplingRecord(Record):
     request_fraction: Annotated[float, between(0, 1)] = 1.0
     """0: capture was switched off, and requests that arrived then are not recorded."""
     byte_budget: Large | None = None
-    """Bytes of raw K and V per rank while these rules are in force; None: no limit."""
+    """Bytes of raw K, V and Q per rank while these rules are in force; None: no limit."""
+    queries: QueryMode = "none"
+    """stored: Q at every `QUERY_STRIDE`-th sampled position. probe: as each request says. Since 1.3."""
 
 
 class DroppedRecord(Record):
@@ -299,13 +320,19 @@ class ArraySpec(Record):
     attributes: dict[str, Any]
 
 
+def row_column(rank: RankRecord, name: str) -> str:
+    """Return the path of a row column in a store, such as `rows/kv/request`."""
+    return f"rows/{'q' if rank.holds == 'queries' else 'kv'}/{name}"
+
+
 def array_specs(rank: RankRecord) -> list[ArraySpec]:
-    """List a rank's arrays in their fixed order: row columns, then k and v of each captured layer."""
+    """List a store's arrays in their fixed order: row columns, then the tensors of each captured layer."""
+    rows = "q" if rank.holds == "queries" else "kv"
     columns = [
         ArraySpec(
-            path=f"rows/kv/{name}",
+            path=row_column(rank, name),
             dtype="int64" if name == "step" else "int32",
-            attributes={"rows": "kv", "axes": ["row"], "head_axis": None},
+            attributes={"rows": rows, "axes": ["row"], "head_axis": None},
         )
         for name in ROW_COLUMNS
     ]
@@ -313,17 +340,33 @@ def array_specs(rank: RankRecord) -> list[ArraySpec]:
         ArraySpec(
             path=f"layers/{layer.index:02d}/{tensor}",
             dtype="float32" if layer.dtype == "float32" else "uint16",
-            row_shape=(len(layer.kv_heads), head_dim),
+            row_shape=(num_heads, head_dim),
             attributes={
-                "rows": "kv",
-                "axes": ["row", "kv_head", "head_dim"],
-                "head_axis": "kv",
+                "rows": rows,
+                "axes": ["row", "query_head" if rows == "q" else "kv_head", "head_dim"],
+                "head_axis": rows,
                 "dtype": layer.dtype,
-                "stage": "after_rope_before_quantization" if tensor == "k" else "before_quantization",
+                "stage": stage,
             },
         )
         for layer in rank.layers
         if layer.captured
-        for tensor, head_dim in (("k", layer.head_dim_k), ("v", layer.head_dim_v))
+        for tensor, num_heads, head_dim, stage in _tensors(rank, layer)
     ]
     return columns + tensors
+
+
+def _tensors(rank: RankRecord, layer: LayerRecord) -> list[tuple[str, int, int, str]]:
+    """Return (name, heads, head_dim, stage) of each tensor of one layer."""
+    if rank.holds != "queries":
+        heads = len(layer.kv_heads)
+        return [
+            ("k", heads, layer.head_dim_k, "after_rope_before_quantization"),
+            ("v", heads, layer.head_dim_v, "before_quantization"),
+        ]
+    assert layer.attention is not None, "a store of queries has layers that say how queries are used"
+    heads = len(layer.attention.query_heads)
+    is_fp8 = layer.attention.query_is_fp8
+    query = ("q", heads, layer.head_dim_k, "divided_by_q_scale_in_fp8" if is_fp8 else "after_rope")
+    output = ("o", heads, layer.head_dim_v, "attention_output_before_projection")
+    return [query, output] if rank.has_outputs else [query]

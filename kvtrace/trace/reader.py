@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -31,6 +31,7 @@ from kvtrace.trace.format import (
 )
 from kvtrace.trace.merged_layers import MergedLayer, merge_layers
 from kvtrace.trace.platforms import platform_of
+from kvtrace.trace.query_stores import QueryStores, open_query_stores
 from kvtrace.trace.repair.record import REPAIR_FILE, RepairRecord
 from kvtrace.trace.requests import (
     COPY_OR_REPAIR,
@@ -106,6 +107,8 @@ class Trace:
     """SHA-256 over every record file and the commit digests: equal digests mean equal content."""
     repair: RepairRecord | None = None
     """What a repair lost; None for a trace as it was captured."""
+    attention: QueryStores = field(default_factory=QueryStores)
+    """What attention can be replayed from (`kvtrace.trace.queries`); empty where no queries were captured."""
 
     def __repr__(self) -> str:
         model, size = (
@@ -205,9 +208,13 @@ def open_trace(path: Path | str, *, may_lack_tokens: bool = False) -> Trace:
             f"{path}: none of its committed rows counts: requests have no record, or ended before them. "
             "Did the engine die before it wrote its first requests?"
         )
-    _check_sampling_ids(path, requests, sampling, joined.tokens)
-    digest = digest_of_records(path, record, [(store.path, store.commit) for store in ranks])
-    return Trace(path, record, requests, sampling, ranks, joined, merge_layers(ranks), digest, repair)
+    _check_sampling_ids(path, requests, sampling, joined.tokens.sampling_id)
+    layers = merge_layers(ranks)
+    attention = open_query_stores(path, record, ranks, layers)
+    _check_sampling_ids(path, requests, sampling, *(store.sampling_ids for store in attention.all))
+    stores = [(store.path, store.commit) for store in (*ranks, *attention.all)]
+    digest = digest_of_records(path, record, stores)
+    return Trace(path, record, requests, sampling, ranks, joined, layers, digest, repair, attention)
 
 
 def read_trace_record(path: Path) -> TraceRecord:
@@ -269,10 +276,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _check_sampling_ids(
-    path: Path, requests: dict[int, RequestRecord], sampling: dict[int, SamplingRecord], tokens: Tokens
+    path: Path,
+    requests: dict[int, RequestRecord],
+    sampling: dict[int, SamplingRecord],
+    *of_rows: NDArray[np.int32],
 ) -> None:
     """The rules are recorded before a request or row refers to them: an unknown id means a lost line."""
-    used = {r.sampling_id for r in requests.values()} | set(np.unique(tokens.sampling_id).tolist())
+    used = {r.sampling_id for r in requests.values()}
+    used.update(*(np.unique(ids).tolist() for ids in of_rows))
     if unknown := sorted(used - set(sampling)):
         raise IntegrityError(
             f"{path / SAMPLING_FILE}: lacks sampling rules {', '.join(map(str, unknown))}, which requests or "

@@ -1,4 +1,4 @@
-"""One rank's store: its records, its rows, and its tensors chunk by chunk, each read checked."""
+"""One store of a rank: its records, its rows, and its tensors chunk by chunk, each read checked."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from kvtrace.trace.format import (
     RankRecord,
     array_specs,
     rank_directory,
+    row_column,
 )
 from kvtrace.trace.requests import COPY_OR_REPAIR, read_dropped, read_sealed
 
@@ -65,16 +66,22 @@ class RankStore:
         return slice(chunk * size, (chunk + 1) * size)
 
     def tensor_specs(self) -> Iterator[tuple[LayerRecord, str, ArraySpec]]:
-        """Yield (layer, "k" | "v", array) for every stored tensor."""
-        specs = {spec.path: spec for spec in array_specs(self.rank)}
-        for layer in self.rank.layers:
-            if layer.captured:
-                for tensor in ("k", "v"):
-                    yield layer, tensor, specs[f"layers/{layer.index:02d}/{tensor}"]
+        """Yield (layer, "k" | "v" | "q" | "o", array) for every stored tensor."""
+        layers = {layer.index: layer for layer in self.rank.layers}
+        for spec in array_specs(self.rank):
+            if spec.row_shape:
+                _, index, tensor = spec.path.split("/")
+                yield layers[int(index)], tensor, spec
 
     def is_lost(self, spec: ArraySpec, chunk: int) -> bool:
         """Return whether a repair left the array's chunk out: its values are absent."""
         return spec.path in self.commit.chunks[chunk].lost
+
+    @property
+    def sampling_ids(self) -> NDArray[np.int32]:
+        """Return the sampling rules of every used row."""
+        ids: NDArray[np.int32] = self.rows["sampling_id"][self.rows["request"] != UNUSED_ROW]
+        return ids
 
     @property
     def has_values(self) -> NDArray[np.bool_]:
@@ -122,7 +129,10 @@ class RankStore:
 
 
 def open_store(path: Path) -> RankStore:
-    """Open one `rank-N.zarr`. Raises IntegrityError: a record, array or row chunk is missing or damaged."""
+    """Open one `rank-N.zarr`, `context-N.zarr` or `queries-N.zarr`.
+
+    Raises IntegrityError: a record, array or row chunk is missing or damaged.
+    """
     rank = read_sealed(path / RANK_FILE, RankRecord)
     commit = read_sealed(path / COMMIT_FILE, CommitRecord)
     check_identity(path, rank, commit)
@@ -131,17 +141,21 @@ def open_store(path: Path) -> RankStore:
         check_metadata(path, spec, rank, len(commit.chunks))
     crcs = committed_crcs(path, rank, commit)
     rows = {
-        name: _read_column(path, f"rows/kv/{name}", rank, crcs, len(commit.chunks)) for name in ROW_COLUMNS
+        name: _read_column(path, row_column(rank, name), rank, crcs, len(commit.chunks))
+        for name in ROW_COLUMNS
     }
     _check_row_counts(path, rows["request"], rank, commit)
-    _check_rows(path, rows)
+    _check_rows(path, rank, rows)
     return RankStore(path, rank, commit, read_dropped(path, committed=rank.line_commits), rows, crcs)
 
 
 def check_identity(path: Path, rank: RankRecord, commit: CommitRecord) -> None:
-    """Raise IntegrityError if a record of this `rank-N.zarr` is another rank's, or another trace's."""
-    if path.name != rank_directory(rank.rank):
-        raise IntegrityError(f"{path / RANK_FILE}: is rank {rank.rank}'s. {COPY_OR_REPAIR}")
+    """Raise IntegrityError if a record of this store is another one's, another rank's or another trace's."""
+    if path.name != rank_directory(rank.rank, rank.holds):
+        whose = (
+            f"rank {rank.rank}'s" if rank.holds == "rank" else f"of {rank_directory(rank.rank, rank.holds)}"
+        )
+        raise IntegrityError(f"{path / RANK_FILE}: is {whose}. {COPY_OR_REPAIR}")
     if commit.trace_id != rank.trace_id or commit.rank not in (None, rank.rank):
         raise IntegrityError(
             f"{path / COMMIT_FILE}: belongs to rank {commit.rank} of trace {commit.trace_id}, expected rank "
@@ -198,13 +212,13 @@ def check_metadata(store: Path, spec: ArraySpec, rank: RankRecord, num_chunks: i
         )
 
 
-def _check_rows(path: Path, rows: dict[str, NDArray[Any]]) -> None:
+def _check_rows(path: Path, rank: RankRecord, rows: dict[str, NDArray[Any]]) -> None:
     used = rows["request"] != UNUSED_ROW
     for name in ROW_COLUMNS:
         if (rows[name][used] < 0).any():
             least = rows[name][used].min()
             raise IntegrityError(
-                f"{path / 'rows/kv' / name}: has {least}, expected no negative one. {COPY_OR_REPAIR}"
+                f"{path / row_column(rank, name)}: has {least}, expected no negative one. {COPY_OR_REPAIR}"
             )
 
 

@@ -21,11 +21,12 @@ from kvtrace.trace.format import (
 from kvtrace.trace.repair.record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.requests import read_lines_commit
 from kvtrace.trace.strata import PHASES
+from kvtrace.trace.tokens import join_ranks
 
 if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
-INSPECT_SCHEMA_VERSION: Final = "1.2"
+INSPECT_SCHEMA_VERSION: Final = "1.3"
 
 
 class LayerSummary(Record):
@@ -77,6 +78,23 @@ class Completeness(Record):
     num_beyond_end: int
 
 
+class QueriesSummary(Record):
+    """What attention can be replayed from."""
+
+    num_queries: int
+    num_requests: int
+    num_layers: int
+    num_context_rows: int
+    """Tokens whose K and V are kept for attention alone, off the sampling grid."""
+    has_outputs: bool
+    """The engine's own attention output was captured with each query."""
+    num_dropped: int
+    """Rows of both kinds lost on purpose or by a fault, summed over ranks."""
+    dropped_by_reason: dict[str, int]
+    not_replayable: dict[int, tuple[str, ...]]
+    """Layer → what shapes its attention and is not recorded."""
+
+
 class TraceSummary(Record):
     """The JSON of `kvtrace inspect --format json`."""
 
@@ -116,6 +134,8 @@ class TraceSummary(Record):
     """Summed over ranks: hook_s, copy_s (part of it), write_s in seconds, raw_bytes, stored_bytes."""
     reread: bool
     """True after --verify: every tensor was read and checked; else presence and checksums were."""
+    queries: QueriesSummary | None = None
+    """None where no queries were captured. Since 1.3."""
     profiles: dict[str, str] = Field(default_factory=dict)
     """After --verify, the profiles whose counts were made again and are the same: `made here` with the user's
     key, or `made elsewhere`. Since 1.2."""
@@ -127,11 +147,12 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
     verify: reread every tensor; without it each chunk's presence and closing checksum are compared with the
     commit record. Raises IntegrityError naming the file.
     """
-    for store in trace.ranks:
+    stores = (*trace.ranks, *trace.attention.all)
+    for store in stores:
         store.verify() if verify else store.check()
     lines = read_lines_commit(trace.path / REQUESTS_FILE, committed=trace.record.line_commits)
     cost: Counter[str] = Counter()
-    for store in trace.ranks:
+    for store in stores:
         cost.update(store.commit.cost)
     return TraceSummary(
         path=str(trace.path),
@@ -167,12 +188,37 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
         completeness=_completeness(trace),
         num_ranks=len(trace.ranks),
         num_chunks=sum(store.num_chunks for store in trace.ranks),
-        closed=all(store.commit.closed for store in trace.ranks),
-        writer_failures=tuple(store.commit.failure for store in trace.ranks if store.commit.failure),
+        closed=all(store.commit.closed for store in stores),
+        writer_failures=tuple(store.commit.failure for store in stores if store.commit.failure),
         num_lost_lines=lines.num_lost if lines else 0,
         repair=trace.repair,
         cost=dict(cost),
         reread=verify,
+        queries=_queries(trace) if trace.attention else None,
+    )
+
+
+def _queries(trace: Trace) -> QueriesSummary:
+    asked = join_ranks(trace.attention.queries, trace.requests).tokens
+    context = join_ranks(trace.attention.context, trace.requests).tokens
+    layers = [layer for store in trace.attention.queries for layer in store.rank.layers if layer.captured]
+    by_reason: Counter[str] = Counter()
+    for store in trace.attention.all:
+        for reasons in store.dropped.values():
+            by_reason.update(reasons)
+    return QueriesSummary(
+        num_queries=len(asked),
+        num_requests=len(np.unique(asked.request)),
+        num_layers=len({layer.index for layer in layers}),
+        num_context_rows=len(context),
+        has_outputs=trace.attention.queries[0].rank.has_outputs,
+        num_dropped=by_reason.total(),
+        dropped_by_reason=dict(by_reason),
+        not_replayable={
+            layer.index: layer.attention.not_replayable
+            for layer in layers
+            if layer.attention is not None and layer.attention.not_replayable
+        },
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _OCTAVES_A_BLOCK: Final = 6
+_MOST_LAYERS: Final = 4
 _MEANING: Final[dict[CacheKind, str]] = {
     "static_fp8": "",
     "unquantized": ": no FP8 in effect, so any scales are hypothetical",
@@ -61,6 +62,7 @@ def _lines(summary: TraceSummary) -> Iterator[str]:
     )
     yield f"requests  {summary.num_requests:,}, {summary.num_sampled_requests:,} of them sampled ({statuses})"
     yield f"tokens    {summary.num_tokens:,} stored"
+    yield from _query_lines(summary)
     yield ""
     yield from _coverage_lines(summary.coverage)
     yield ""
@@ -127,6 +129,22 @@ def sampling_text(rule: SamplingRecord) -> str:
     budget = "" if rule.byte_budget is None else f", at most {rule.byte_budget / 1e6:,.0f} MB a rank"
     requests = f"{rule.request_fraction * 100:g}% of requests"
     return f"1 in {rule.position_stride} positions of {requests}, {layers},\n{workloads}{budget}"
+
+
+def _query_lines(summary: TraceSummary) -> Iterator[str]:
+    queries = summary.queries
+    if queries is None:
+        return
+    outputs = ", each with the engine's attention output" if queries.has_outputs else ""
+    where = f"{queries.num_requests:,} requests in {queries.num_layers} layers"
+    yield f"queries   {queries.num_queries:,} of {where}{outputs}"
+    yield f"          K and V of {queries.num_context_rows:,} more tokens are kept for attention alone"
+    if queries.num_dropped:
+        reasons = ", ".join(f"{plain(r, 20)} {n:,}" for r, n in sorted(queries.dropped_by_reason.items()))
+        yield f"          {queries.num_dropped:,} rows of them were dropped ({reasons})"
+    for layer, missing in list(queries.not_replayable.items())[:_MOST_LAYERS]:
+        names = ", ".join(plain(name, 20) for name in missing[:_MOST_LAYERS])
+        yield f"          layer {layer} cannot be replayed: {names} is not recorded"
 
 
 def _coverage_lines(cells: tuple[CoverageCell, ...]) -> Iterator[str]:

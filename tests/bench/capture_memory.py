@@ -107,8 +107,9 @@ class Engine:
             )
             for index in range(LAYERS)
         )
-        self.rows_per_chunk = rows_per_chunk(layers)
-        rank = RankRecord(trace_id="t", rank=0, rows_per_chunk=self.rows_per_chunk, layers=layers)
+        rank = RankRecord(trace_id="t", rank=0, rows_per_chunk=1, layers=layers)
+        self.rows_per_chunk = rows_per_chunk(rank)
+        rank = rank.model_copy(update={"rows_per_chunk": self.rows_per_chunk})
         shape = (HEADS, DIM)
         self._names = [layer.name for layer in layers]
         self._writer = TraceWriter(folder / "rank-0.zarr", rank)
@@ -151,7 +152,7 @@ class Engine:
 
     def let_writer_catch_up(self, queued_bytes: int) -> None:
         """Wait until no more than this is queued."""
-        while self._writer._queued_bytes > queued_bytes:
+        while self._writer._room._taken > queued_bytes:
             time.sleep(0.01)
 
     def close(self) -> None:

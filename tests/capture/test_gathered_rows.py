@@ -23,7 +23,8 @@ def test_layers_of_several_shapes_and_dtypes_come_back_by_index() -> None:
     gathered, rows = GatheredRows(LAYERS), torch.tensor([4, 0, 2])
     given = {name: tensors(name, seed) for seed, name in enumerate(LAYERS)}
     for name, (key, value) in given.items():
-        gathered.take(name, key, value, rows)
+        gathered.take(name, "k", key, rows)
+        gathered.take(name, "v", value, rows)
     assert gathered.silent_layers() == []
     assert len(gathered.slabs) == 3  # bfloat16 of two shapes, and float32
     stored = gathered.stored_bits(gathered.slabs, np.array([True, True, False]))
@@ -41,16 +42,17 @@ def test_layers_of_several_shapes_and_dtypes_come_back_by_index() -> None:
 def test_a_new_step_leaves_the_last_ones_rows_to_whoever_holds_them() -> None:
     gathered = GatheredRows({"plain": LAYERS["plain"]})
     key, value = tensors("plain", 0)
-    gathered.take("plain", key, value, torch.tensor([1]))
+    gathered.take("plain", "k", key, torch.tensor([1]))
+    gathered.take("plain", "v", value, torch.tensor([1]))
     held = dict(gathered.slabs)
     gathered.clear()
     assert gathered.silent_layers() == ["plain"]
-    gathered.take("plain", key + 1, value, torch.tensor([1]))
+    gathered.take("plain", "k", key + 1, torch.tensor([1]))
     assert torch.equal(held[0][0, 0], key[1])
 
 
 def test_a_layer_of_another_shape_than_it_was_found_with_is_refused() -> None:
     gathered = GatheredRows(LAYERS)
-    key, value = tensors("plain", 0)
-    with pytest.raises(TypeError, match=r"layer wide writes torch.bfloat16 \(5, 2, 4\), rank.json says"):
-        gathered.take("wide", key, value, torch.tensor([1]))
+    _, value = tensors("plain", 0)
+    with pytest.raises(TypeError, match=r"layer wide writes v in torch.bfloat16 \(5, 2, 4\), rank.json says"):
+        gathered.take("wide", "v", value, torch.tensor([1]))

@@ -12,6 +12,7 @@ import torch
 import zarr
 from kvtrace_capture.gathered_rows import HookedLayer
 from kvtrace_capture.host_copy import HostCopy
+from kvtrace_capture.queue_room import QueueRoom
 from kvtrace_capture.recorder import StepRecorder
 from kvtrace_capture.step_plan import PlannedRequest, StepPlan
 from kvtrace_capture.writer import TraceWriter
@@ -49,7 +50,7 @@ class Worker:
             for index, name in enumerate(NAMES)
         )
         rank = RankRecord(trace_id="t", rank=0, rows_per_chunk=64, layers=records)
-        self.writer = TraceWriter(self.store, rank, queue_bytes=options.pop("queue_bytes", 1 << 20))
+        self.writer = TraceWriter(self.store, rank, room=QueueRoom(options.pop("queue_bytes", 1 << 20)))
         shape = (HEADS, DIM)
         hooked = {
             name: HookedLayer(index, groups[index], shape, shape, "bfloat16")
@@ -153,7 +154,7 @@ def test_a_fault_in_a_hook_is_logged_once_counted_and_never_raised(
 def test_a_device_that_fails_while_rows_are_copied_is_logged_once_and_never_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
-    def fail(_: HostCopy[int]) -> bool:
+    def fail(_: HostCopy[tuple[str, int]]) -> bool:
         raise RuntimeError("device-side assert")
 
     worker = Worker(tmp_path)

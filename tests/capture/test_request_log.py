@@ -267,3 +267,41 @@ def test_after_a_step_that_cannot_be_read_no_request_that_ran_is_called_complete
         0: "running",
         1: "length",
     }
+
+
+def test_with_stored_queries_the_first_four_positions_are_kept_and_every_fourth_row_has_one(
+    tmp_path: Path,
+) -> None:
+    log = Log(tmp_path, position_stride=2, queries="stored")
+    log.log.arrive(request("a", 20))
+    (planned,) = log.log.plan_step(step(new={"a": (0, 20, [3, 4])})).requests
+    offset = planned.first
+    assert planned.kept == (0, 4)
+    assert planned.queries == tuple(range(offset, 20, 8))
+    assert not log.last_lines()[0].is_probe
+
+
+def test_of_a_probe_every_position_is_kept_and_its_record_says_where_queries_were_asked_for(
+    tmp_path: Path,
+) -> None:
+    log = Log(tmp_path, position_stride=16, queries="probe", probe_requests=1)
+    log.log.arrive(request("a", 40))
+    log.log.arrive(request("b", 40))
+    plan = log.log.plan_step(step(new={"a": (0, 30, [3, 4]), "b": (0, 30, [5, 6])}))
+    probe = plan.requests[0]
+    assert probe.kept == (0, 30)
+    assert [planned.kept for planned in plan.requests[1:]] == [(0, 0)]
+    (decoded,) = log.log.plan_step(step(cached={"a": (30, 11, [7])})).requests
+    assert decoded.kept == (30, 41)
+    records = log.last_lines()
+    assert (records[0].is_probe, records[1].is_probe) == (True, False)
+    assert records[1].query_positions == ()
+    asked = [position for position in records[0].query_positions if position < 41]
+    assert [*probe.queries, *decoded.queries] == asked
+    assert 40 in asked  # what the first generated token asks
+
+
+def test_without_queries_nothing_is_kept_beside_the_sample(log: Log) -> None:
+    log.log.arrive(request("a", 20))
+    (planned,) = log.log.plan_step(step(new={"a": (0, 20, [3, 4])})).requests
+    assert (planned.kept, planned.queries) == ((0, 0), ())

@@ -4,7 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace_capture.labels import clean_label
-from kvtrace_capture.sampler import MAX_WORKLOADS, TOO_MANY_WORKLOADS, Labels, Sampler
+from kvtrace_capture.sampler import (
+    MAX_PROBED_WORKLOADS,
+    MAX_WORKLOADS,
+    TOO_MANY_WORKLOADS,
+    Labels,
+    Sampler,
+)
 from kvtrace_capture.settings import CaptureSettings
 
 
@@ -60,3 +66,43 @@ def test_the_request_fraction_is_kept_on_average_and_offsets_cover_the_stride() 
     assert abs(share - 0.25) < 4 * (0.25 * 0.75 / 4000) ** 0.5
     assert {choice.offset for choice in choices} == set(range(8))
     assert {choice.stride for choice in choices} == {8}
+
+
+def test_so_many_requests_of_each_workload_are_probes() -> None:
+    rules = sampler(queries="probe", probe_requests=2)
+    drawn = [rules.choose(Labels(workload)).is_probe for workload in ("a", "a", "a", "b", "b", "b")]
+    assert drawn == [True, True, False, True, True, False]
+    assert not sampler(queries="stored").choose(Labels()).is_probe
+
+
+def test_a_request_that_is_not_sampled_is_no_probe_and_takes_no_place_of_one() -> None:
+    rules = sampler(queries="probe", probe_requests=1, request_fraction=0.5)
+    choices = [rules.choose(Labels()) for _ in range(64)]
+    assert sum(choice.is_probe for choice in choices) == 1
+    assert all(choice.sampled for choice in choices if choice.is_probe)
+
+
+def test_clients_with_ever_new_labels_get_no_more_probes() -> None:
+    rules = sampler(queries="probe", probe_requests=1)
+    drawn = [rules.choose(Labels(f"w{number}")).is_probe for number in range(100)]
+    assert sum(drawn) == MAX_PROBED_WORKLOADS
+    asked_for = sampler(queries="probe", probe_requests=1, workloads=[f"w{n}" for n in range(100)])
+    assert all(asked_for.choose(Labels(f"w{number}")).is_probe for number in range(100))
+
+
+def test_half_of_a_probes_positions_lie_in_equal_parts_of_the_prompt_the_others_in_what_follows() -> None:
+    rules = sampler(queries="probe", probe_positions=8)
+    for _ in range(50):
+        drawn = rules.draw_probe_positions(100)
+        assert [position // 25 for position in drawn[:4]] == [0, 1, 2, 3]
+        steps = [position - 100 for position in drawn[4:]]
+        assert steps[0] == 0
+        assert all(4**n <= step < 4 ** (n + 1) for n, step in enumerate(steps[1:]))
+        assert len(drawn) == 8
+
+
+def test_a_prompt_shorter_than_its_share_of_positions_is_probed_whole() -> None:
+    rules = sampler(queries="probe", probe_positions=9)
+    assert rules.draw_probe_positions(3)[:4] == (0, 1, 2, 3)
+    assert rules.draw_probe_positions(0)[0] == 0
+    assert sampler(queries="probe", probe_positions=1).draw_probe_positions(1) == (0,)

@@ -37,6 +37,10 @@ def test_the_defaults_are_one_position_in_sixteen_of_every_request_in_all_layers
         ({"directory": "/t", "workloads": ["x" * 65]}, "is never the label of a request"),
         ({"directory": "/t", "hash_key_file": 3}, "hash_key_file is 3"),
         ({"directory": "/t", "enabled": 1}, "enabled is 1"),
+        ({"directory": "/t", "queries": "all"}, "queries is 'all', expected one of none, stored, probe"),
+        ({"directory": "/t", "queries": ["probe"]}, "queries is ['probe']"),
+        ({"directory": "/t", "probe_requests": 0}, "probe_requests is 0"),
+        ({"directory": "/t", "probe_positions": 1025}, "probe_positions is 1025"),
     ],
 )
 def test_a_wrong_setting_is_refused_and_named(extra: dict[str, Any], text: str) -> None:
@@ -64,6 +68,7 @@ def test_a_running_engine_changes_what_it_is_told_and_keeps_the_rest() -> None:
     [
         ({"layers": [0]}, "'layers' cannot be changed; what can is enabled, workloads"),
         ({"directory": "/elsewhere"}, "'directory' cannot be changed"),
+        ({"queries": "probe"}, "'queries' cannot be changed"),
         ({"enabled": None}, "enabled is null"),
         ({"enabled": "yes"}, "enabled is 'yes', expected true or false"),
         ({"position_stride": 0}, "position_stride is 0"),

@@ -108,3 +108,31 @@ def test_a_token_that_is_not_in_the_batch_is_not_found() -> None:
     selection = select_rows(np.array([5, 9, -1, 400]), torch.tensor([9, -1, 7]))
     assert selection.found.tolist() == [False, True, False, False]
     assert selection.rows[1].item() == 0
+
+
+def test_positions_kept_for_attention_are_planned_beside_the_sampled_ones() -> None:
+    common = {"request": 0, "sampling_id": 0, "stride": 16, "blocks": [[5, 6]], "block_sizes": [16]}
+    first = plan_request(start=0, end=19, offset=9, keep_below=4, queries=range(9, 90, 64), **common)  # type: ignore[arg-type]
+    assert first is not None
+    rows = planned_rows(StepPlan(0, (first,)), [16])
+    assert rows.position.tolist() == [0, 1, 2, 3, 9]
+    assert rows.is_sampled.tolist() == [False] * 4 + [True]
+    assert rows.has_query.tolist() == [False] * 4 + [True]
+    assert rows.slots[0].tolist() == [80, 81, 82, 83, 89]
+    later = plan_request(start=19, end=30, offset=9, keep_below=4, queries=range(9, 90, 64), **common)  # type: ignore[arg-type]
+    assert later is not None
+    assert planned_rows(StepPlan(0, (later,)), [16]).position.tolist() == [25]
+    assert planned_rows(StepPlan(0, (later,)), [16]).has_query.tolist() == [False]
+
+
+def test_of_a_probe_every_position_is_planned_and_queries_where_they_were_drawn() -> None:
+    plan = plan_request(
+        request=0, sampling_id=0, stride=16, offset=9, start=8, end=12, blocks=[[5, 6]], block_sizes=[16],
+        keep_below=2**31, queries=(3, 10, 40),
+    )  # fmt: skip
+    assert plan is not None
+    rows = planned_rows(StepPlan(0, (plan,)), [16])
+    assert rows.position.tolist() == [8, 9, 10, 11]
+    assert rows.is_sampled.tolist() == [False, True, False, False]
+    assert rows.has_query.tolist() == [False, False, True, False]
+    assert rows.slots[0].tolist() == [88, 89, 90, 91]

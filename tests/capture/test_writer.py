@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kvtrace_capture.queue_room import QueueRoom
 from kvtrace_capture.store_files import StoreFiles
 from kvtrace_capture.writer import StepRows, TraceWriter, rows_per_chunk
 from support.fabricate import bits, fabricate_trace, request
@@ -123,7 +124,7 @@ def test_a_layer_that_is_not_captured_has_no_arrays(tmp_path: Path) -> None:
 
 def test_a_full_queue_refuses_and_never_blocks(tmp_path: Path) -> None:
     rows = step(0, range(64))
-    writer = TraceWriter(tmp_path / "rank-0.zarr", rank(layer(0)), queue_bytes=rows.num_bytes - 1)
+    writer = TraceWriter(tmp_path / "rank-0.zarr", rank(layer(0)), room=QueueRoom(rows.num_bytes - 1))
     assert not writer.append(rows)
     writer.drop(DroppedRecord(request=0, num_rows=64, reason="queue_full"))
     writer.close()
@@ -214,7 +215,8 @@ def test_the_writers_thread_stays_on_the_cores_that_the_operator_gave_the_engine
 def test_chunk_rows_keep_the_buffer_within_128_mib(
     heads: int, head_dim: int, layers: int, expected: int
 ) -> None:
-    assert rows_per_chunk(tuple(layer(i, heads=heads, head_dim=head_dim) for i in range(layers))) == expected
+    of_layers = rank(*(layer(i, heads=heads, head_dim=head_dim) for i in range(layers)))
+    assert rows_per_chunk(of_layers) == expected
 
 
 WRITE_FOREVER = """

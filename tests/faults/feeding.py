@@ -23,6 +23,7 @@ from kvtrace_capture.journal import Journal
 from kvtrace_capture.lines_file import write_lines
 from kvtrace_capture.privacy import key_id, load_or_make_key
 from kvtrace_capture.private_files import write_private
+from kvtrace_capture.queue_room import QueueRoom
 from kvtrace_capture.store_files import StoreFiles
 from kvtrace_capture.writer import StepRows, TraceWriter
 
@@ -132,7 +133,7 @@ class _Feeding:
             job.trace / rank_directory(0),
             record,
             flush_seconds=job.flush_seconds,
-            queue_bytes=job.queue_bytes,
+            room=QueueRoom(job.queue_bytes),
         )
         self._dropped = DropTally(self._writer.drop)
         self._journal = Journal(job.trace / REQUESTS_FILE)
@@ -176,7 +177,7 @@ class _Feeding:
             self._refused += len(rows.request)
             self._dropped.add(rows.request, "write_failed" if self._writer.failure else "queue_full")
             self._dropped.pass_on_if_due()
-        self._largest_queue = max(self._largest_queue, self._writer._queued_bytes)
+        self._largest_queue = max(self._largest_queue, self._writer._room._taken)
 
     def _num_committed(self) -> int:
         try:

@@ -46,6 +46,38 @@ def distances_from_fp32(
     return np.sqrt(squares)
 
 
+def queries_and_outputs(
+    model: Path, token_ids: list[int], dtype: str
+) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Return, by layer of a Llama, Q after RoPE and the input of o_proj: [token, query_head, head_dim]."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.models.llama import modeling_llama
+
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+    queries: list[NDArray[np.float32]] = []
+    outputs: list[NDArray[np.float32]] = []
+    rotate = modeling_llama.apply_rotary_pos_emb
+
+    def note_query(*arguments: Any, **named: Any) -> Any:
+        rotated = rotate(*arguments, **named)
+        queries.append(rotated[0][0].transpose(0, 1).float().numpy())
+        return rotated
+
+    def note_output(module: Any, arguments: tuple[Any, ...]) -> None:
+        outputs.append(arguments[0][0].float().numpy().reshape(queries[-1].shape))
+
+    for layer in network.model.layers:
+        layer.self_attn.o_proj.register_forward_pre_hook(note_output)
+    modeling_llama.apply_rotary_pos_emb = note_query
+    try:
+        with torch.no_grad():
+            network(torch.tensor([token_ids]))
+    finally:
+        modeling_llama.apply_rotary_pos_emb = rotate
+    return list(zip(queries, outputs, strict=True))
+
+
 class MergedTrace:
     """A bfloat16 trace of several ranks, put together by kvtrace's own reader."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvtrace.trace.format import StoreKind  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.sealed import Count, Large, Record, Seconds, Size
 
-REPAIR_SCHEMA_VERSION: Final = "1.0"
+REPAIR_SCHEMA_VERSION: Final = "1.1"
 REPAIR_FILE: Final = "repair.json"
 
 
@@ -14,6 +15,8 @@ class LostChunk(Record):
     """Some rows of one rank whose values are gone, in all layers or in one tensor."""
 
     rank: Size
+    holds: StoreKind = "rank"
+    """Which of the rank's stores. Since 1.1."""
     chunk: Count
     """Row chunk in the damaged trace."""
     layer: Size | None = None
@@ -58,6 +61,8 @@ class RepairRecord(Record):
     """Ranks without a sound rank.json: not even their KV heads are known."""
     emptied_ranks: tuple[Size, ...] = ()
     """Ranks whose commit.json is lost: their heads are known, none of their rows is."""
+    stores_left_out: tuple[str, ...] = ()
+    """Stores of queries and of what goes with them, where one of them or a rank is not sound. Since 1.1."""
     rewritten: tuple[str, ...] = ()
     """Files that were damaged and hold nothing that other files do not tell: written anew."""
 
@@ -65,5 +70,10 @@ class RepairRecord(Record):
     def is_complete(self) -> bool:
         """Whether nothing was lost."""
         return not (
-            self.chunks or self.lines or self.requests_left_out or self.lost_ranks or self.emptied_ranks
+            self.chunks
+            or self.lines
+            or self.requests_left_out
+            or self.lost_ranks
+            or self.emptied_ranks
+            or self.stores_left_out
         )

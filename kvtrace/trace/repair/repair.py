@@ -72,6 +72,7 @@ class _Repair:
         self._lost_ranks: list[int] = []
         for rank in range(record.engine.tensor_parallel_size * record.engine.pipeline_parallel_size):
             self._look_at(rank)
+        self._beside = self._stores_beside()
         self._left_out = self._requests_left_out()
 
     def write(self, new: Path) -> RepairRecord:
@@ -79,7 +80,7 @@ class _Repair:
         digest = digest_of_records(
             self._path,
             self._record,
-            [(store.path, store.commit) for store in self._stores.values()],
+            [(store.path, store.commit) for store in (*self._stores.values(), *self._beside)],
         )
         lines = [
             line
@@ -91,6 +92,8 @@ class _Repair:
         kept = {request.request for request in self._requests.records} - self._left_out
         for number, store in self._stores.items():
             write_store(new / rank_directory(number), store, kept)
+        for store in self._beside:
+            write_store(new / store.path.name, store, kept)
         for number, rank in self._empty.items():
             write_store(new / rank_directory(number), rank, kept)
         record = self._record.model_copy(update={"line_commits": True, "repaired_from": digest})
@@ -121,12 +124,28 @@ class _Repair:
                 else:
                     self._lost_ranks.append(number)
 
+    def _stores_beside(self) -> list[SoundStore]:
+        """Return what is there for attention, if all of it and every rank has sound records; else nothing."""
+        places = [place for kind in ("context", "queries") for place in self._path.glob(f"{kind}-*.zarr")]
+        self._stores_left_out: tuple[str, ...] = ()
+        try:
+            if self._empty or self._lost_ranks:
+                raise IntegrityError("a rank's own records are lost")
+            found = [sound_store(place) for place in sorted(places)]
+            if any(store.rank.trace_id != self._record.trace_id for store in found):
+                raise IntegrityError("a store belongs to another trace")
+        except IntegrityError:
+            self._stores_left_out = tuple(sorted(place.name for place in places))
+            return []
+        return found
+
     def _requests_left_out(self) -> set[int]:
         """Return the requests of which it cannot be told which rows count."""
         last = {request.request: request for request in self._requests.records}
         sampling = {rules.sampling_id for rules in self._sampling.records}
         speculative = bool(self._record.engine.settings.get("speculative_config"))
-        rows_unknown = any(c.request is None for store in self._stores.values() for c in store.chunks)
+        stores = (*self._stores.values(), *self._beside)
+        rows_unknown = any(c.request is None for store in stores for c in store.chunks)
         return {
             number
             for number, request in last.items()
@@ -139,11 +158,14 @@ class _Repair:
 
     def _report(self, digest: str) -> RepairRecord:
         chunks = tuple(self._lost_chunks())
+        stores = (*self._stores.values(), *self._beside)
         all_rows = {
-            (n, c): chunk.commit.num_rows for n, s in self._stores.items() for c, chunk in enumerate(s.chunks)
+            (s.rank.rank, s.rank.holds, c): chunk.commit.num_rows
+            for s in stores
+            for c, chunk in enumerate(s.chunks)
         }
-        touched = {(lost.rank, lost.chunk) for lost in chunks}
-        gone = {(lost.rank, lost.chunk) for lost in chunks if lost.layer is None}
+        touched = {(lost.rank, lost.holds, lost.chunk) for lost in chunks}
+        gone = {(lost.rank, lost.holds, lost.chunk) for lost in chunks if lost.layer is None}
         return RepairRecord(
             repaired_at=time.time(),
             kvtrace_version=__version__,
@@ -156,15 +178,17 @@ class _Repair:
             requests_left_out=tuple(sorted(self._left_out)),
             lost_ranks=tuple(self._lost_ranks),
             emptied_ranks=tuple(self._empty),
-            rewritten=tuple(file for store in self._stores.values() for file in store.rewritten),
+            stores_left_out=self._stores_left_out,
+            rewritten=tuple(file for store in stores for file in store.rewritten),
         )
 
     def _lost_chunks(self) -> Iterator[LostChunk]:
-        for number, store in self._stores.items():
+        for store in (*self._stores.values(), *self._beside):
             for place, chunk in enumerate(store.chunks):
                 requests = None if chunk.request is None else tuple(sorted(set(chunk.request.tolist())))
                 common = {
-                    "rank": number,
+                    "rank": store.rank.rank,
+                    "holds": store.rank.holds,
                     "chunk": place,
                     "num_rows": chunk.commit.num_rows,
                     "requests": requests,
@@ -178,7 +202,7 @@ class _Repair:
                     yield LostChunk(**common, layer=int(layer), tensor=tensor, problem=problem)
 
     def _lost_lines(self) -> Iterator[LostLines]:
-        dropped = [store.dropped.lost for store in self._stores.values()]
+        dropped = [store.dropped.lost for store in (*self._stores.values(), *self._beside)]
         for lost in (self._requests.lost, self._sampling.lost, *dropped):
             if lost is not None:
                 yield lost
@@ -187,7 +211,8 @@ class _Repair:
         """Count what the new trace lacks, and reread it. Raises InputError: nothing can be kept."""
         try:
             count_shortfall(new, self._stores, num_lost_ranks=len(self._lost_ranks))
-            for store in open_trace(new).ranks:
+            repaired = open_trace(new)
+            for store in (*repaired.ranks, *repaired.attention.all):
                 store.verify()
         except InputError as error:
             reason = "; ".join(islice(loss_lines(repair), _MAX_REASONS))

@@ -22,6 +22,7 @@ from kvtrace.trace.format import (
     RankRecord,
     RecordT,
     array_specs,
+    row_column,
     unseal,
 )
 from kvtrace.trace.repair.record import LostLines
@@ -55,7 +56,7 @@ class SoundChunk:
     problems: dict[str, str]
     """Array path → what is wrong with its file."""
     request: NDArray[Any] | None
-    """`rows/kv/request` of its used rows; None where a row column is damaged: then nothing can be kept."""
+    """The request of its used rows; None where a row column is damaged: then nothing can be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def sound_lines(path: Path, kind: type[RecordT], *, committed: bool, name: str) 
 
 
 def sound_store(path: Path) -> SoundStore:
-    """Return what is sound of one `rank-N.zarr`. Raises IntegrityError: a record of it is not."""
+    """Return what is sound of one store. Raises IntegrityError: a record of it is not."""
     rank = read_sealed(path / RANK_FILE, RankRecord)
     commit = read_sealed(path / COMMIT_FILE, CommitRecord)
     check_identity(path, rank, commit)
@@ -147,7 +148,7 @@ def _sound_chunk(
                 columns[spec.path] = values
     request = None
     if crcs is not None and len(columns) == len(ROW_COLUMNS):
-        request = columns["rows/kv/request"]
+        request = columns[row_column(rank, "request")]
         request = request[request != UNUSED_ROW]
     return SoundChunk(commit.chunks[number], crcs, problems, request)
 

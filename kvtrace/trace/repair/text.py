@@ -26,9 +26,8 @@ def loss_lines(repair: RepairRecord) -> Iterator[str]:
     """Yield a line for each loss."""
     if repair.is_complete:
         yield "nothing was lost"
-    for rank, chunks in groupby(repair.chunks, key=lambda lost: lost.rank):
-        for place, parts in groupby(chunks, key=lambda lost: lost.chunk):
-            yield _chunk_line(rank, place, list(parts))
+    for _, parts in groupby(repair.chunks, key=lambda lost: (lost.rank, lost.holds, lost.chunk)):
+        yield _chunk_line(list(parts))
     for lines in repair.lines:
         count = "an unknown number of" if lines.num_lost is None else f"{lines.num_lost:,}"
         yield f"{lines.file}: {count} lines lost, {lines.num_kept:,} kept"
@@ -37,6 +36,8 @@ def loss_lines(repair: RepairRecord) -> Iterator[str]:
             f"{len(repair.requests_left_out):,} requests left out, since it cannot be told which of their "
             f"rows count: {_listed(repair.requests_left_out)}"
         )
+    if repair.stores_left_out:
+        yield f"what attention is replayed from is left out: {', '.join(repair.stores_left_out)}"
     for rank in repair.emptied_ranks:
         yield f"rank {rank}: all rows, since its commit.json is damaged"
     for rank in repair.lost_ranks:
@@ -61,9 +62,10 @@ def _lines(repair: RepairRecord, original: Path, new: Path) -> Iterator[str]:
     yield "          The profile was left out; the next replay makes it again."
 
 
-def _chunk_line(rank: int, place: int, parts: list[LostChunk]) -> str:
+def _chunk_line(parts: list[LostChunk]) -> str:
     first = parts[0]
-    rows = f"rank {rank}, row chunk {place}: {first.num_rows:,} rows"
+    of = "" if first.holds == "rank" else f", {first.holds}"
+    rows = f"rank {first.rank}{of}, row chunk {first.chunk}: {first.num_rows:,} rows"
     if first.requests is None or first.layer is None:
         return f"{rows} in all layers; whose, cannot be told"
     where = ", ".join(f"layer {lost.layer} {lost.tensor}" for lost in parts[:_MAX_LISTED])

@@ -1,0 +1,108 @@
+"""What a candidate's cache makes of exact K, V and Q, as the replay of attention asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numba
+import numpy as np
+import torch
+
+from kvtrace.attention.replay import Exact, Restored
+from kvtrace.numerics.elementwise import dequantize, online_round_trip, quantize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from kvtrace.candidates.applied import AppliedScales
+    from kvtrace.trace.queries import AttentionLayer
+
+Quantizer = Callable[[Exact], Restored]
+
+_NUM_PATTERNS: Final = 1 << 16
+
+
+def keep(exact: Exact) -> Restored:
+    """Return K and V as they are: a cache in the model's own dtype."""
+    return Restored(exact.k, exact.v)
+
+
+def quantizer_of(applied: AppliedScales, layer: AttentionLayer, dtype: str) -> Quantizer:
+    """Return a candidate's round trip of one layer.
+
+    dtype: in which K and V reach the cache, bfloat16, float16 or float32.
+    """
+    policy = applied.candidate.policy
+    if policy is not None:
+        return lambda exact: Restored(
+            *(online_round_trip(_as_captured(x, dtype), policy) for x in (exact.k, exact.v))
+        )
+    scales = {tensor: applied.of_heads(layer.index, tensor, layer.kv_heads) for tensor in "kv"}
+    setup = applied.setup
+    if setup is None or scales["k"] is None or scales["v"] is None:
+        return keep
+    k_scale, v_scale = scales["k"], scales["v"]
+    return lambda exact: Restored(
+        static_fp8(exact.k, k_scale, engine=setup.engine, fmt=setup.fp8_format, dtype=dtype),
+        static_fp8(exact.v, v_scale, engine=setup.engine, fmt=setup.fp8_format, dtype=dtype),
+    )
+
+
+def with_query(
+    quantizer: Quantizer, scales: Sequence[float], *, engine: str, fmt: str, dtype: str
+) -> Quantizer:
+    """Return a round trip whose queries are rounded to FP8 as well, as where attention runs in FP8.
+
+    scales: one, or one a KV head, for the query heads that read it.
+    """
+
+    def quantize_all(exact: Exact) -> Restored:
+        flat = exact.q.reshape(len(exact.q), -1, exact.q.shape[-1])
+        q = static_fp8(flat, scales, engine=engine, fmt=fmt, dtype=dtype).reshape(exact.q.shape)
+        return quantizer(exact)._replace(q=q)
+
+    return quantize_all
+
+
+def static_fp8(x: Tensor, scales: Sequence[float], *, engine: str, fmt: str, dtype: str) -> Tensor:
+    """Return what an FP8 cache with static scales gives back, float32.
+
+    x: [head, row, head_dim] float32 holding values of `dtype`. scales: one, or one a head.
+    On the CPU values of 16 bits are looked up in a table of all of them, which is faster from some thousand
+    values on and gives the same bits.
+    """
+    if dtype != "float32" and x.device.type == "cpu":
+        patterns = _as_captured(x, dtype).contiguous().view(torch.int16).numpy().view(np.uint16)
+        restored = torch.empty(x.shape)
+        table = None
+        for head, of_head in enumerate(patterns):
+            if table is None or len(scales) > 1:
+                table = _table(scales[head], engine, fmt, dtype)
+            _look_up(of_head.reshape(-1), table, restored[head].numpy().reshape(-1))
+        return restored
+    scale = torch.tensor(scales, dtype=torch.float32, device=x.device).reshape(-1, 1, 1)
+    codes = quantize(_as_captured(x, dtype), scale, engine=engine, format=fmt)
+    return dequantize(codes, scale, format=fmt)
+
+
+def _table(scale: float, engine: str, fmt: str, dtype: str) -> NDArray[np.float32]:
+    """Return what each 16-bit pattern comes back as, [65536]."""
+    every = torch.from_numpy(np.arange(_NUM_PATTERNS, dtype=np.uint16).view(np.int16))
+    codes = quantize(every.view(getattr(torch, dtype)), scale, engine=engine, format=fmt)
+    table: NDArray[np.float32] = dequantize(codes, scale, format=fmt).numpy()
+    return table
+
+
+@numba.njit(nogil=True, cache=True)
+def _look_up(patterns: Any, table: Any, out: Any) -> None:
+    """Write the table's value of each pattern to `out`. Compiled: torch takes eight times as long."""
+    for i in range(len(patterns)):
+        out[i] = table[patterns[i]]
+
+
+def _as_captured(x: Tensor, dtype: str) -> Tensor:
+    return x.to(getattr(torch, dtype))

@@ -1,0 +1,86 @@
+"""What candidates make of K, V and Q for attention: the bits of the engine's own round trip."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from kvtrace.attention.quantizers import keep, quantizer_of, static_fp8, with_query
+from kvtrace.attention.replay import Exact
+from kvtrace.candidates.bf16 import Bf16
+from kvtrace.candidates.online import OnlineScales
+from kvtrace.candidates.setup import ServingSetup
+from kvtrace.candidates.unit import UnitScales
+from kvtrace.numerics.elementwise import online_round_trip, round_trip
+from kvtrace.numerics.online import ONLINE_POLICIES
+from kvtrace.trace.queries import CapturedQueries
+from kvtrace.trace.reader import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvtrace.attention.replay import Restored
+    from kvtrace.candidates.candidate import Candidate
+
+
+def values(dtype: str, seed: int = 3) -> torch.Tensor:
+    """Return [head, row, head_dim] float32 that `dtype` holds, far beyond FP8's range too."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(3, 50, 8, generator=generator) * torch.logspace(-4, 4, 8)
+    return drawn.clamp(-60000, 60000).to(getattr(torch, dtype)).float()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("engine", ["vllm-cuda", "vllm-cpu", "vllm-triton", "vllm-rocm", "sglang"])
+@pytest.mark.parametrize("scales", [(0.37,), (0.01, 1.0, 7.5)])
+def test_a_table_of_all_patterns_gives_the_bits_of_the_round_trip(
+    dtype: str, engine: str, scales: tuple[float, ...]
+) -> None:
+    x = values(dtype)
+    found = static_fp8(x, scales, engine=engine, fmt="e4m3fn", dtype=dtype)
+    scale = torch.tensor(scales).reshape(-1, 1, 1)
+    expected = round_trip(x.to(getattr(torch, dtype)), scale, engine=engine, format="e4m3fn").restored
+    assert torch.equal(found, expected)
+
+
+def test_every_bf16_pattern_is_found_in_its_place() -> None:
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    finite = every[torch.isfinite(every)].float().reshape(1, 1, -1)
+    found = static_fp8(finite, [0.5], engine="vllm-cuda", fmt="e4m3fn", dtype="bfloat16")
+    expected = round_trip(finite.bfloat16(), 0.5, engine="vllm-cuda").restored
+    assert torch.equal(found, expected)
+
+
+def test_queries_are_rounded_by_the_scale_of_their_kv_head() -> None:
+    q = values("bfloat16").reshape(3, 2, 25, 8)
+    exact = Exact(q, values("bfloat16", 4), values("bfloat16", 5))
+    found = with_query(keep, [0.5, 1.0, 2.0], engine="vllm-cuda", fmt="e4m3fn", dtype="bfloat16")(exact)
+    assert found.k is exact.k
+    assert found.q is not None
+    for head, scale in enumerate((0.5, 1.0, 2.0)):
+        expected = round_trip(q[head].bfloat16(), scale, engine="vllm-cuda").restored
+        assert torch.equal(found.q[head], expected)
+
+
+def test_each_kind_of_candidate_is_its_own_round_trip(trace_with_queries: Path) -> None:
+    trace = open_trace(trace_with_queries)
+    (found, *_) = CapturedQueries(trace).read(0, [0])
+    exact = Exact(*(torch.tensor(x).transpose(0, 1).contiguous() for x in (found.q, found.k, found.v)))
+    setup = ServingSetup("vllm-cuda")
+
+    def restored(candidate: Candidate) -> Restored:
+        applied = candidate.scales_for(trace)
+        assert applied is not None
+        return quantizer_of(applied, found.layer, "bfloat16")(exact)
+
+    assert restored(Bf16()).k is exact.k
+    unit = round_trip(exact.v.bfloat16(), 1.0, engine="vllm-cuda").restored
+    assert torch.equal(restored(UnitScales(setup)).v, unit)
+    kept = restored(UnitScales(replace(setup, skip_layers=(0,))))
+    assert kept.k is exact.k
+    for policy in ONLINE_POLICIES.values():
+        online = online_round_trip(exact.k.bfloat16(), policy)
+        assert torch.equal(restored(OnlineScales(policy.name)).k, online)
