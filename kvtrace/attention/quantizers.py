@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kvtrace.attention.replay import Exact, Restored
-from kvtrace.numerics.elementwise import dequantize, online_round_trip, quantize
+from kvtrace.numerics.elementwise import dequantize, quantize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,24 +32,31 @@ def keep(exact: Exact) -> Restored:
 
 
 def quantizer_of(applied: AppliedScales, layer: AttentionLayer, dtype: str) -> Quantizer:
-    """Return a candidate's round trip of one layer.
+    """Return a candidate's round trip of one layer, with its queries as its cache format makes them.
 
     dtype: in which K and V reach the cache, bfloat16, float16 or float32.
     """
-    policy = applied.candidate.policy
-    if policy is not None:
-        return lambda exact: Restored(
-            *(online_round_trip(_as_captured(x, dtype), policy) for x in (exact.k, exact.v))
+    k, v = (_of_tensor(applied, layer, tensor, dtype) for tensor in ("k", "v"))
+    cache = applied.candidate.cache
+    if cache is None or cache.query_form == "as computed":
+        return lambda exact: Restored(k(exact.k), v(exact.v))
+    return lambda exact: Restored(k(exact.k), v(exact.v), cache.query(exact.q))
+
+
+def _of_tensor(
+    applied: AppliedScales, layer: AttentionLayer, tensor: str, dtype: str
+) -> Callable[[Tensor], Tensor]:
+    scales = applied.of_heads(layer.index, tensor, layer.kv_heads)
+    if (coding := applied.codings.get((layer.index, tensor))) is not None:
+        # [head, row, head_dim]: a scale a head.
+        scale = 1.0 if scales is None else torch.tensor(scales, dtype=torch.float32).reshape(-1, 1, 1)
+        return lambda x: coding.round_trip(
+            _as_captured(x, dtype), scale if isinstance(scale, float) else scale.to(x.device)
         )
-    scales = {tensor: applied.of_heads(layer.index, tensor, layer.kv_heads) for tensor in "kv"}
-    setup = applied.setup
-    if setup is None or scales["k"] is None or scales["v"] is None:
-        return keep
-    k_scale, v_scale = scales["k"], scales["v"]
-    return lambda exact: Restored(
-        static_fp8(exact.k, k_scale, engine=setup.engine, fmt=setup.fp8_format, dtype=dtype),
-        static_fp8(exact.v, v_scale, engine=setup.engine, fmt=setup.fp8_format, dtype=dtype),
-    )
+    setup = applied.setup_of(layer.index, tensor)
+    if setup is None or scales is None:
+        return torch.Tensor.float
+    return lambda x: static_fp8(x, scales, engine=setup.engine, fmt=setup.fp8_format, dtype=dtype)
 
 
 def with_query(

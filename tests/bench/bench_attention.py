@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from kvtrace.numerics.online import ONLINE_POLICIES
 
 from kvtrace.attention.quantizers import Quantizer, keep, static_fp8
 from kvtrace.attention.replay import Exact, Restored, replay_layer
 from kvtrace.numerics.elementwise import online_round_trip
-from kvtrace.numerics.online import ONLINE_POLICIES
 from kvtrace.trace.queries import AttentionLayer, AttentionValues
 
 if TYPE_CHECKING:
