@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.calibrate import calibrate
+from kvtrace.commands.capacity import capacity
 from kvtrace.commands.capture import capture
 from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
@@ -47,6 +48,7 @@ app.command()(replay)
 app.command()(query)
 app.command()(compare)
 app.command()(check)
+app.command()(capacity)
 app.add_typer(capture, name="capture")
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from kvtrace.calibration.manifest import Manifest
+from kvtrace.capacity.report import CapacityReport
 from kvtrace.gate.comparison import Comparison
 from kvtrace.gate.outcome import CheckOutcome
 from kvtrace.report.scales.model import ScalesReport
@@ -20,6 +21,7 @@ from kvtrace.report.sections import Report
 
 _PUBLISHED: Final[dict[str, Any]] = {
     "calibration-manifest.schema.json": Manifest,
+    "capacity.schema.json": CapacityReport,
     "check.schema.json": CheckOutcome,
     "compare.schema.json": Comparison,
     "report.schema.json": Report,

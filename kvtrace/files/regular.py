@@ -59,6 +59,12 @@ def read_regular(path: Path, most: int = RECORD_BYTES) -> bytes:
     return content
 
 
+def read_start(path: Path, most: int) -> bytes:
+    """Return the first bytes of a regular file, all of it where it has no more. Raises OSError likewise."""
+    with open_regular(path) as file:
+        return file.read(min(os.fstat(file.fileno()).st_size, most))
+
+
 def _irregular(path: Path, mode: int) -> OSError:
     kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
     return OSError(errno.EINVAL, f"is {kind}, expected a regular file", str(path))
