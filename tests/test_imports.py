@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "trace": {"byte_text", "errors", "figures", "files", "plain_text", "version"},
     "numerics": {"errors", "trace"},
     "formats": {"errors", "numerics"},
+    "capacity": {"errors", "figures", "files", "formats", "plain_text", "trace"},
     "runs": {"errors", "files", "plain_text", "trace"},
     "profile": {"errors", "files", "trace", "numerics", "version"},
     "scales": {"errors", "files", "plain_text", "trace", "numerics"},

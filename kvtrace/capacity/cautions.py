@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _AS_PROMISED: Final = 0.98
 """A gain in tokens of this share of the gain in bytes needs no explanation."""
+_MOST_OF_THE_GAIN: Final = 0.5
 _PADDED: Final = 0.02
 
 
@@ -60,7 +61,7 @@ def _of_one(
         )
     all_quantized = by_label.get(one.cache_dtype)
     if one.skip_layers and all_quantized is not None and all_quantized.reason is None:
-        yield from _of_skipping(one, all_quantized)
+        yield from _of_skipping(one, all_quantized, by_label["auto"])
     if one.cache_dtype == "auto" or one.skip_layers:
         return
     gain, promised = one.times_auto_tokens, one.times_auto_bytes
@@ -90,23 +91,21 @@ def _of_one(
         )
 
 
-def _of_skipping(one: FormatPart, all_quantized: FormatPart) -> Iterator[WarningPart]:
-    """Warn where leaving layers native costs more than their own bytes, since pages are padded for them."""
-    if not one.bytes_per_token or not all_quantized.bytes_per_token:
+def _of_skipping(one: FormatPart, all_quantized: FormatPart, auto: FormatPart) -> Iterator[WarningPart]:
+    """Warn where native layers take most of the gain with them, since all groups share one size of block."""
+    gain, without_skipping = one.times_auto_tokens, all_quantized.times_auto_tokens
+    if gain is None or without_skipping is None or len(one.groups) < 2:
         return
-    if one.num_tokens is None or not all_quantized.num_tokens:
+    if gain - 1 >= (without_skipping - 1) * _MOST_OF_THE_GAIN:
         return
-    kept = one.num_tokens / all_quantized.num_tokens
-    promised = all_quantized.bytes_per_token / one.bytes_per_token
-    if kept >= promised * _AS_PROMISED:
-        return
+    block, before = one.bytes_per_block or 0, auto.bytes_per_block or 0
+    as_before = ", as under auto" if block == before else f", {before:,} under auto"
     yield WarningPart(
         kind="padding",
         label=one.label,
-        text=f"holds {one.times_auto_tokens or 0:.2f} × the tokens of auto where {all_quantized.label} holds "
-        f"{all_quantized.times_auto_tokens or 0:.2f} ×: all pages are padded to those of the native layers, "
-        f"so that the quantized ones save nothing on them ({percent(one.padding_frac)} of every block is "
-        "not used)",
+        text=f"skipping saves almost nothing: {gain:.2f} × the tokens of auto, {without_skipping:.2f} × if "
+        f"nothing is skipped. All pages are made as large as the native layers', a block takes {block:,} "
+        f"bytes{as_before}, and only the quantized layers get more tokens into theirs",
     )
 
 

@@ -87,6 +87,7 @@ def check_known(model_type: str, path: object) -> None:
 def kinds_of(text: Mapping[str, Any], num_layers: int) -> list[str]:
     """Return each layer's kind in the words of `layer_types`.
 
+    Raises KeyError: a pattern is no number.
     Source: transformers' configurations, and vLLM's models where they read `sliding_window` alone.
     """
     listed = layer_kinds(text)
@@ -96,6 +97,8 @@ def kinds_of(text: Mapping[str, Any], num_layers: int) -> list[str]:
     if model_type in INTERLEAVED:
         every = text.get("sliding_window_pattern") or INTERLEAVED[model_type]
         every = len(every) if isinstance(every, str) else every
+        if type(every) is not int or every < 1:
+            raise KeyError("sliding_window_pattern")
         return [_FULL if (n + 1) % every == 0 else _SLIDING for n in range(num_layers)]
     return [_SLIDING if window_of_all(text) else _FULL] * num_layers
 

@@ -127,7 +127,10 @@ def _block_size(
     """Return the block size that was asked for; an engine's own where nothing has rounded it up since."""
     if asked.block_size is not None:
         return asked.block_size
-    said = (engine and engine.block_size) or (trace.record.engine.block_size if trace else None)
+    of_another_device = asked.platform is not None and trace is not None and asked.platform != _device(trace)
+    said = (engine and engine.block_size) or (
+        trace.record.engine.block_size if trace and not of_another_device else None
+    )
     if said and not model.is_hybrid and not skip:
         return said
     assumptions.append(
@@ -152,7 +155,11 @@ def _platform(trace: Trace | None, engine: EngineFacts | None, asked: Asked) -> 
         return asked.platform
     if engine is not None and engine.is_cpu is not None:
         return "cpu" if engine.is_cpu else "gpu"
-    return "cpu" if trace is not None and trace.platform == "cpu" else "gpu"
+    return "gpu" if trace is None else _device(trace)
+
+
+def _device(trace: Trace) -> Platform:
+    return "cpu" if trace.platform == "cpu" else "gpu"
 
 
 def _hybrid_manager(model: ModelLayers, settings: Mapping[str, Any], asked: Asked) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from kvtrace.capacity.families import LATENT, check_known, kinds_of
-from kvtrace.capacity.states import ITEMSIZE, STATES, State
+from kvtrace.capacity.families import INSTEAD, LATENT, check_known, kinds_of
+from kvtrace.capacity.states import ITEMSIZE, STATES, State, size_of
 from kvtrace.errors import InputError
 from kvtrace.files.regular import read_regular
 from kvtrace.files.strict_json import parse_strict_json
@@ -21,7 +21,6 @@ Kind = Literal["full", "sliding", "chunked", "latent", "state"]
 token for K and V (MLA); state: the same bytes whatever the length."""
 
 _WITHOUT_CACHE: Final = ("mlp", "moe", "-", "E", "none")
-_MOST_SIZE: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,12 @@ def read_model_layers(model: Path, *, own_draft: bool = False) -> ModelLayers:
     path = model / "config.json" if model.is_dir() else model
     try:
         config = parse_strict_json(read_regular(path))
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: not found; expected a checkpoint, a config.json or a trace") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); expected a checkpoint, its config.json or a trace"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no JSON ({error}); expected a model's config.json") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected a JSON object with the model's sizes")
     return model_layers(config, path, name=path.parent.name or str(path), own_draft=own_draft)
@@ -137,6 +138,10 @@ def _layers(
             yield _attention(text, cache, index, "full_attention")
         if kind in _WITHOUT_CACHE:
             continue
+        if not attends(kind) and model_type not in STATES:
+            raise InputError(
+                f"{model_type} with layers of {kind[:40]!r}: what they keep is not known; {INSTEAD}"
+            )
         if not attends(kind) or model_type == "falcon_h1":
             yield LayerShape(index, "state", state=STATES[model_type](text))
         elif index not in cache.shared:
@@ -147,27 +152,23 @@ def _layers(
 
 
 def _latent(text: Mapping[str, Any], cache: CacheLayers, index: int, kind: str) -> LayerShape:  # noqa: ARG001
-    return LayerShape(index, "latent", 1, _size(text, "kv_lora_rank") + _size(text, "qk_rope_head_dim"))
+    return LayerShape(index, "latent", 1, size_of(text, "kv_lora_rank") + size_of(text, "qk_rope_head_dim"))
 
 
 def _attention(text: Mapping[str, Any], cache: CacheLayers, index: int, kind: str) -> LayerShape:
     is_full = "sliding" not in kind and "chunked" not in kind
-    head_dim = text.get("head_dim") or _size(text, "hidden_size") // _size(text, "num_attention_heads")
-    if is_full and text.get("global_head_dim"):
-        head_dim = text["global_head_dim"]
-    heads = cache.heads(index, _size(text, "num_attention_heads"))
+    if text.get("head_dim") is None:
+        head_dim = size_of(text, "hidden_size") // size_of(text, "num_attention_heads")
+    else:
+        head_dim = size_of(text, "head_dim")
+    if is_full and text.get("global_head_dim") is not None:
+        head_dim = size_of(text, "global_head_dim")
+    heads = cache.heads(index, size_of(text, "num_attention_heads"))
     if is_full:
         return LayerShape(index, "full", heads, head_dim, head_dim)
     if str(text.get("model_type")) == "llama4_text":
-        return LayerShape(index, "chunked", heads, head_dim, head_dim, _size(text, "attention_chunk_size"))
-    return LayerShape(index, "sliding", heads, head_dim, head_dim, _size(text, "sliding_window"))
-
-
-def _size(text: Mapping[str, Any], name: str) -> int:
-    value = text.get(name)
-    if type(value) is not int or not 0 < value <= _MOST_SIZE:
-        raise KeyError(name)
-    return value
+        return LayerShape(index, "chunked", heads, head_dim, head_dim, size_of(text, "attention_chunk_size"))
+    return LayerShape(index, "sliding", heads, head_dim, head_dim, size_of(text, "sliding_window"))
 
 
 def _dtype(config: Mapping[str, Any], text: Mapping[str, Any], path: object) -> str:

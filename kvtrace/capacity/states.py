@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ITEMSIZE: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
+_MOST_SIZE: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,53 +108,69 @@ class Mamba2(State):
         return inputs * itemsize + matrix * (self.matrix_itemsize or itemsize)
 
 
+def size_of(text: Mapping[str, Any], name: str) -> int:
+    """Return a size of a configuration. Raises KeyError: it is missing, or is no number of 1 to a million."""
+    value = text.get(name)
+    if type(value) is not int or not 0 < value <= _MOST_SIZE:
+        raise KeyError(name)
+    return value
+
+
 def short_convolution(text: Mapping[str, Any]) -> State:
     """Return LFM2's. Raises KeyError: the configuration lacks a size."""
-    return ShortConvolution(text.get("conv_dim") or text["hidden_size"], text.get("conv_L_cache", 3))
+    width = size_of(text, "conv_dim" if text.get("conv_dim") else "hidden_size")
+    return ShortConvolution(width, size_of({"conv_L_cache": 3, **text}, "conv_L_cache"))
 
 
 def gated_delta(text: Mapping[str, Any]) -> State:
     """Return Qwen3-Next's, Qwen3.5's and OLMo's. Raises KeyError: the configuration lacks a size."""
     return GatedDelta(
-        text["linear_num_key_heads"],
-        text["linear_num_value_heads"],
-        text["linear_key_head_dim"],
-        text["linear_value_head_dim"],
-        text["linear_conv_kernel_dim"],
+        size_of(text, "linear_num_key_heads"),
+        size_of(text, "linear_num_value_heads"),
+        size_of(text, "linear_key_head_dim"),
+        size_of(text, "linear_value_head_dim"),
+        size_of(text, "linear_conv_kernel_dim"),
         ITEMSIZE.get(str(text.get("mamba_ssm_dtype"))),
     )
 
 
 def mamba1(text: Mapping[str, Any]) -> State:
     """Return Jamba's. Raises KeyError: the configuration lacks a size."""
-    return Mamba1(text["mamba_expand"] * text["hidden_size"], text["mamba_d_state"], text["mamba_d_conv"])
+    return Mamba1(
+        size_of(text, "mamba_expand") * size_of(text, "hidden_size"),
+        size_of(text, "mamba_d_state"),
+        size_of(text, "mamba_d_conv"),
+    )
 
 
 def nemotron_h(text: Mapping[str, Any]) -> State:
     """Return Nemotron-H's, whose matrix is float32 unless said. Raises KeyError: lacks a size."""
-    heads, head_dim = text["mamba_num_heads"], text["mamba_head_dim"]
+    heads, head_dim = size_of(text, "mamba_num_heads"), size_of(text, "mamba_head_dim")
     dtype = str(text.get("mamba_ssm_cache_dtype", "float32"))
     return Mamba2(
         heads * head_dim,
-        text["n_groups"],
+        size_of(text, "n_groups"),
         heads,
         head_dim,
-        text["ssm_state_size"],
-        text["conv_kernel"],
+        size_of(text, "ssm_state_size"),
+        size_of(text, "conv_kernel"),
         ITEMSIZE.get(dtype),
     )
 
 
 def mamba2(text: Mapping[str, Any]) -> State:
     """Return Granite's and Falcon-H1's. Raises KeyError: the configuration lacks a size."""
-    width = text.get("mamba_d_ssm") or int(text["mamba_expand"] * text["hidden_size"])
+    if text.get("mamba_d_ssm"):
+        width = size_of(text, "mamba_d_ssm")
+    else:
+        width = size_of(text, "mamba_expand") * size_of(text, "hidden_size")
     return Mamba2(
         width,
-        text["mamba_n_groups"],
-        text["mamba_n_heads"],
-        text["mamba_d_head"],
-        text["mamba_d_state"],
-        text["mamba_d_conv"],
+        size_of(text, "mamba_n_groups"),
+        size_of(text, "mamba_n_heads"),
+        size_of(text, "mamba_d_head"),
+        size_of(text, "mamba_d_state"),
+        size_of(text, "mamba_d_conv"),
     )
 
 

@@ -135,14 +135,15 @@ def stored_form(model: ModelLayers, serving: Serving) -> Stored:
 
 def _skipped(model: ModelLayers, skip_layers: tuple[str, ...]) -> set[int]:
     numbers: set[int] = set()
+    behind = max((layer.index for layer in model.layers), default=0) + 1
     for name in skip_layers:
         if name == _SLIDING:
             numbers.update(layer.index for layer in model.layers if layer.kind == "sliding")
-        elif name.isdecimal() and int(name) < model.num_layers + len(model.layers):
+        elif name.isdecimal() and int(name) < behind:
             numbers.add(int(name))
         else:
             raise InputError(
-                f"--skip-layers {name[:40]!r}: expected layer numbers below {model.num_layers}, or {_SLIDING}"
+                f"--skip-layers {name[:40]!r}: expected layer numbers below {behind}, or {_SLIDING}"
             )
     return numbers
 

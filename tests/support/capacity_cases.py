@@ -48,6 +48,26 @@ class Case:
         return {"architectures": [self.architecture], "model_type": self.model_type} | SHAPE | self.config
 
     @property
+    def engine_arguments(self) -> dict[str, Any]:
+        """Return vLLM's arguments for random weights; the cache dtype is not among them."""
+        settings = self.settings
+        return {
+            "skip_tokenizer_init": True,
+            "load_format": "dummy",
+            "enforce_eager": True,
+            "max_model_len": settings["max_model_len"],
+            "max_num_batched_tokens": settings["max_num_batched_tokens"],
+            "max_num_seqs": 64,
+            "block_size": settings["block_size"],
+            "enable_prefix_caching": settings["prefix_caching"],
+            "disable_hybrid_kv_cache_manager": None if settings["hybrid_manager"] else True,
+            "num_gpu_blocks_override": settings["num_blocks"],
+            "kv_cache_memory_bytes": self.budget,
+            "tensor_parallel_size": settings["tp"],
+            "distributed_executor_backend": "mp" if settings["tp"] > 1 else None,
+        }
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Return all settings."""
         return SERVING | self.serving

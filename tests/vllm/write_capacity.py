@@ -1,6 +1,6 @@
 """Write tests/capacity/{plans,pages}.json: the KV cache that vLLM's own planning gives each case.
 
-Run in the vLLM environment: PYTHONPATH=tests python tests/vllm/write_capacity.py [NAME…]. No engine starts:
+Run in the vLLM environment: PYTHONPATH=tests python tests/vllm/write_capacity.py. No engine starts:
 vLLM builds each model without memory (on PyTorch's meta device), its attention layers say what they keep,
 and its planning functions make blocks of that. For a GPU the layers are given the backends and cache dtypes
 that they would have there, and the alignment of vLLM's platforms with a GPU is asked.
@@ -55,9 +55,12 @@ BACKENDS = {
     "turboquant_4bit_nc": AttentionBackendEnum.TURBOQUANT,
     "turboquant_k3v4_nc": AttentionBackendEnum.TURBOQUANT,
     "turboquant_3bit_nc": AttentionBackendEnum.TURBOQUANT,
+    "fp8_e5m2": AttentionBackendEnum.FLASHINFER,
 }
 LATENT_BACKENDS = {"auto": AttentionBackendEnum.FLASH_ATTN_MLA, "fp8": AttentionBackendEnum.FLASHMLA}
 PAGE_BLOCK, PAGE_HEADS = 16, 2
+HEAD_DIMS = (64, 96, 128, 256)
+PAGED = (*BACKENDS, "ultraquant_4bit")
 
 
 def built(case: Case) -> Any:
@@ -65,22 +68,7 @@ def built(case: Case) -> Any:
     folder = Path(tempfile.mkdtemp())
     (folder / "config.json").write_text(json.dumps(case.full_config))
     settings = case.settings
-    config = EngineArgs(
-        model=str(folder),
-        skip_tokenizer_init=True,
-        load_format="dummy",
-        enforce_eager=True,
-        max_model_len=settings["max_model_len"],
-        max_num_batched_tokens=settings["max_num_batched_tokens"],
-        max_num_seqs=min(64, settings["max_num_batched_tokens"]),
-        block_size=settings["block_size"],
-        enable_prefix_caching=settings["prefix_caching"],
-        disable_hybrid_kv_cache_manager=None if settings["hybrid_manager"] else True,
-        num_gpu_blocks_override=settings["num_blocks"],
-        kv_cache_memory_bytes=case.budget,
-        tensor_parallel_size=settings["tp"],
-        distributed_executor_backend="mp" if settings["tp"] > 1 else None,
-    ).create_engine_config()
+    config = EngineArgs(model=str(folder), **case.engine_arguments).create_engine_config()
     with set_current_vllm_config(config):
         if not torch.distributed.is_initialized():
             store = f"file://{tempfile.mkdtemp()}/store"
@@ -193,16 +181,19 @@ def write(name: str, content: dict[str, Any]) -> None:
     (OUT / name).write_text("{\n" + lines + "\n}\n", encoding="utf-8")
 
 
-if __name__ == "__main__":
-    asked = sys.argv[1:]
+def main() -> None:
+    """Plan the cases, or those whose names have a given part; write unless names or --print are given."""
+    parts = [argument for argument in sys.argv[1:] if argument != "--print"]
     plans = {}
     for case in CASES:
-        if not asked or any(part in case.name for part in asked):
+        if not parts or any(part in case.name for part in parts):
             plans[case.name] = planned(case)
-            print(case.name, json.dumps(plans[case.name]), flush=True)
-    if not asked:
-        write("plans.json", plans)
-        dtypes = (*BACKENDS, "fp8_e5m2", "ultraquant_4bit")
-        BACKENDS["fp8_e5m2"] = AttentionBackendEnum.FLASHINFER
-        sizes = {dtype: {str(dim): page_bytes(dtype, dim) for dim in (64, 96, 128, 256)} for dtype in dtypes}
-        write("pages.json", sizes)
+            print(f"{case.name}\t{json.dumps(plans[case.name])}", flush=True)
+    if sys.argv[1:]:
+        return
+    write("plans.json", plans)
+    write("pages.json", {dtype: {str(dim): page_bytes(dtype, dim) for dim in HEAD_DIMS} for dtype in PAGED})
+
+
+if __name__ == "__main__":
+    main()
