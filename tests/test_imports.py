@@ -84,6 +84,7 @@ MAY_IMPORT = {
         "not_visible",
         "plain_text",
         "findings",
+        "formats",
         "gate",
         "query",
         "stats",

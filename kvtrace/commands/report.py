@@ -45,6 +45,10 @@ def report(
         Literal["answer", "range", "heads", "formats", "evidence", "not-measured"] | None,
         typer.Option("--section", help="Of the text: this section alone.", show_default=False),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", help="Bytes for the cache, such as 40GiB: tokens beside the error."),
+    ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="The same as --section answer.")] = False,
     output: OUTPUT = None,
     plots: Annotated[
@@ -71,10 +75,12 @@ def report(
         )
     if chosen == "html" or plots is not None:
         require_extra("report", "report --format html or --plots", "altair", "jinja2", "vl_convert")
+    from kvtrace.capacity.budget import read_budget
     from kvtrace.report.build import build_report
     from kvtrace.runs.open import open_run
 
     inputs = [trace_at(path) for path in inputs]
+    num_bytes = read_budget(budget).num_bytes if budget is not None else None
     for path in (output, plots):
         check_absent(path, force=force)
     fixed = {
@@ -96,7 +102,7 @@ def report(
                 request = request_for(inputs, options)
                 run = replay_into(request, intervals, Path(scratch) / "run")
         opened = open_run(run)
-        built = build_report(opened, top=top, run_kept=is_run)
+        built = build_report(opened, top=top, run_kept=is_run, budget=num_bytes)
         text = _rendered(built, opened, chosen, part)
         if plots is not None:
             from kvtrace.report.plots import write_plots

@@ -14,6 +14,7 @@ from kvtrace.not_visible import NOT_VISIBLE
 from kvtrace.plain_text import plain
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.report.answer.make import make_answer
+from kvtrace.report.cache_bytes import bytes_per_token
 from kvtrace.report.sections import (
     REPORT_SCHEMA_VERSION,
     CandidateSummary,
@@ -47,17 +48,20 @@ _SAMPLING: Final = (
 )
 
 
-def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> Report:
+def build_report(
+    run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True, budget: int | None = None
+) -> Report:
     """Return what the run says.
 
-    top: heads per candidate, tensor and ranking. run_kept: whether the run outlives the report.
+    top: heads per candidate, tensor and ranking. run_kept: whether the run outlives the report. budget: bytes
+    for the cache, of which each candidate holds so many tokens.
     Raises IntegrityError: a file of the run is damaged.
     """
     with ThreadPoolExecutor(1, "kvtrace-diagnose") as beside:
         # On a connection of its own: its rules reckon in Python while DuckDB answers here.
         case = Case(run)
         diagnosed = beside.submit(diagnose_case, case)
-        answers, places = _answers(run, top)
+        answers, places = _answers(run, top, budget)
         diagnosis = diagnosed.result()
     answer = make_answer(case, diagnosis, places)
     return Report(
@@ -75,10 +79,13 @@ def build_report(run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True) -> 
         findings=diagnosis.findings,
         losses=losses_under(case, answer.candidate) if answer.candidate else (),
         losses_under=answer.candidate,
+        budget_bytes=budget,
     )
 
 
-def _answers(run: Run, top: int) -> tuple[dict[str, tuple[Any, ...]], dict[tuple[str, HeadKey], str]]:
+def _answers(
+    run: Run, top: int, budget: int | None
+) -> tuple[dict[str, tuple[Any, ...]], dict[tuple[str, HeadKey], str]]:
     """Return what the queries say, by the report's fields, and where each (candidate, head) clips most.
 
     Of a row a field takes the columns of its name.
@@ -93,7 +100,11 @@ def _answers(run: Run, top: int) -> tuple[dict[str, tuple[Any, ...]], dict[tuple
     places = {
         (name, head): _most(row) for (name, head), row in located.items() if row["position_clipped_frac"]
     }
-    details = {row["candidate"]: row for row in _records(connection, _DETAILS)}
+    sizes = bytes_per_token(connection)
+    details = {
+        row["candidate"]: row | _size(sizes.get(row["candidate"]), budget)
+        for row in _records(connection, _DETAILS)
+    }
     answers: dict[str, tuple[Any, ...]] = {
         "loaded": tuple(_loaded(rows("scale_audit"))),
         "candidates": tuple(_candidates(rows("compare_candidates"), details)),
@@ -104,6 +115,11 @@ def _answers(run: Run, top: int) -> tuple[dict[str, tuple[Any, ...]], dict[tuple
         "captured": tuple(_of(Captured, row) for row in rows("captured")),
     }
     return answers, places
+
+
+def _size(num_bytes: int | None, budget: int | None) -> Row:
+    tokens = budget // num_bytes if budget is not None and num_bytes else None
+    return {"bytes_per_token": num_bytes, "tokens_in_budget": tokens}
 
 
 def _records(connection: Any, sql: str) -> list[Row]:

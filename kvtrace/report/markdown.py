@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.figures import decibel, percent
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.model import SIGNS
-from kvtrace.report.statements import captured_amount
+from kvtrace.report.statements import cache_bytes, captured_amount
 from kvtrace.report.wording import ended, minute
 from kvtrace.trace.cache_dtypes import quantized_names
 
@@ -99,21 +99,22 @@ def _candidates(report: Report) -> Iterator[str]:
         one.candidate for one in report.candidates if one.kind != "bf16" and one.candidate not in states
     ]
     named = [*states, *others]
-    yield "| | scales | K clipped | V clipped | K SQNR | V SQNR |"
-    yield "|---|---|--:|--:|--:|--:|"
+    yield "| | scales | K clipped | V clipped | K SQNR | V SQNR | bytes a token |"
+    yield "|---|---|--:|--:|--:|--:|--:|"
     for name in named[:_MOST_CANDIDATES]:
         sign = SIGNS[states[name].state] if name in states else ""
         shown = f"**{_text(name, _NAME)}**" if name == report.answer.candidate else _text(name, _NAME)
         of = {total.tensor: total.measured for total in known[name].tensors}
         if not of:
             reason = known[name].reason or "no reason recorded"
-            yield f"| {sign} | {shown} | {_text(reason, 200)} | | | |"
+            yield f"| {sign} | {shown} | {_text(reason, 200)} | | | | |"
             continue
         clipped = [percent(of[tensor].clipped_frac) if tensor in of else "–" for tensor in ("k", "v")]
         sqnr = [decibel(of[tensor].sqnr_db) if tensor in of else "–" for tensor in ("k", "v")]
-        yield f"| {' | '.join([sign, shown, *clipped, *sqnr])} |"
+        size = cache_bytes(known[name]) or "–"
+        yield f"| {' | '.join([sign, shown, *clipped, *sqnr, size])} |"
     if len(named) > _MOST_CANDIDATES:
-        yield f"| | {len(named) - _MOST_CANDIDATES} more in `--format json` | | | | |"
+        yield f"| | {len(named) - _MOST_CANDIDATES} more in `--format json` | | | | | |"
 
 
 def _text(text: str, limit: int) -> str:

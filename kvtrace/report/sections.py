@@ -150,6 +150,10 @@ class CandidateSummary:
     """SQNR that rounding alone leaves in this format; no scale does better."""
     tensors: tuple[TensorTotals, ...]
     """K and V; empty where invalid."""
+    bytes_per_token: int | None = None
+    """K, V and their scales, over the layers and heads captured; None: invalid, or not known. Since 1.2."""
+    tokens_in_budget: int | None = None
+    """⌊budget / bytes_per_token⌋; None: no budget. `kvtrace capacity` counts blocks and windows too."""
 
 
 @_part
@@ -292,3 +296,5 @@ class Report:
     """Every head under the scales of `losses_under`."""
     losses_under: str | None
     """The scales that the verdict is about."""
+    budget_bytes: int | None = None
+    """For the cache, as given. Since 1.2."""

@@ -80,6 +80,23 @@ def effect_statement(source: Source, scales: Sequence[LoadedScales]) -> str:
     return f"{text} Effective scales: {ranges}."
 
 
+def cache_bytes(candidate: CandidateSummary) -> str | None:
+    """Return what one token takes, and the tokens in the budget where one is given; None: not known."""
+    if candidate.bytes_per_token is None:
+        return None
+    held = candidate.tokens_in_budget
+    return f"{candidate.bytes_per_token:,}" + ("" if held is None else f" ({held:,} tokens)")
+
+
+def cache_bytes_statement(report: Report) -> str | None:
+    """Return the sentence on what a token takes under each candidate; None where nothing is known."""
+    parts = [f"{plain(one.candidate, 40)} {size}" for one in report.candidates if (size := cache_bytes(one))]
+    if not parts:
+        return None
+    budget = f", and tokens in {report.budget_bytes:,} bytes" if report.budget_bytes else ""
+    return f"Bytes a token{budget}, over the captured layers: {'; '.join(parts)}."
+
+
 def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
     """Return what a candidate is: where its scales come from, how they are applied, whether they ran."""
     origin = {

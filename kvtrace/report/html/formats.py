@@ -11,6 +11,7 @@ from kvtrace.figures import count, decibel, percent, times
 from kvtrace.plain_text import plain
 from kvtrace.report.html.answer import mark
 from kvtrace.report.html.heads import range_used
+from kvtrace.report.statements import cache_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,7 @@ def _row(answer: Answer, data: ChartData, candidate: CandidateSummary) -> dict[s
         "mark": mark(judged.state) if judged else None,
         "note": plain(judged.text, 400) if judged else "",
         "cells": None,
+        "bytes": cache_bytes(candidate) or "–",
     }
     if candidate.kind == "bf16":
         return row | {"note": "not quantized: nothing is lost"}

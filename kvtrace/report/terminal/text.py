@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.model import SIGNS
 from kvtrace.report.statements import (
+    cache_bytes_statement,
     candidate_statement,
     captured_amount,
     effect_statement,
@@ -70,6 +71,8 @@ def _heads(report: Report) -> Iterator[str]:
 def _formats(report: Report) -> Iterator[str]:
     yield "FORMATS   shares of values; SQNR in dB, higher is better"
     yield from candidate_table(report.candidates)
+    if (sizes := cache_bytes_statement(report)) is not None:
+        yield from paragraph(sizes)
     signed = ((one.candidate, f"{SIGNS[one.state]} {plain(one.text, 400)}") for one in report.answer.compared)
     yield from _named(signed)
     yield from _reading_help(report)
