@@ -1,7 +1,8 @@
 """The model types whose cache layout kvtrace knows, and which of their layers look back over a window.
 
-Every name here was built by vLLM 0.32 and compared layer by layer (tests/capacity/layers.json). Others have
-layouts of their own, such as sparse attention with an index beside it, and are refused by name.
+Those with a case in tests/support/capacity_cases.py were built by vLLM 0.32 and compared layer by layer; the
+others here have the same attention classes. What has a layout of its own, such as sparse attention with an
+index beside it, is refused by name.
 """
 
 from __future__ import annotations
@@ -100,6 +101,11 @@ def kinds_of(text: Mapping[str, Any], num_layers: int) -> list[str]:
         if type(every) is not int or every < 1:
             raise KeyError("sliding_window_pattern")
         return [_FULL if (n + 1) % every == 0 else _SLIDING for n in range(num_layers)]
+    if _is_qwen(model_type) and text.get("use_sliding_window") is True:
+        first = text.get("max_window_layers", 28)
+        if type(first) is not int or first < num_layers:
+            raise InputError(f"{model_type} with windows in some layers: vLLM does not take it")
+        return [_FULL] * num_layers
     return [_SLIDING if window_of_all(text) else _FULL] * num_layers
 
 
@@ -108,5 +114,9 @@ def window_of_all(text: Mapping[str, Any]) -> int | None:
     window = text.get("sliding_window")
     if type(window) is not int or window < 1 or text.get("use_sliding_window") is False:
         return None
-    is_qwen2 = str(text.get("model_type")).startswith(("qwen2", "qwen3"))
-    return None if is_qwen2 and text.get("use_sliding_window") is not True else window
+    return None if _is_qwen(str(text.get("model_type"))) else window
+
+
+def _is_qwen(model_type: str) -> bool:
+    """Return whether a window counts only where `use_sliding_window` says so."""
+    return model_type.startswith(("qwen2", "qwen3"))

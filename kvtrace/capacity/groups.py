@@ -145,9 +145,12 @@ def _unified(pages: Sequence[Page]) -> list[Page] | None:
         if page.size == largest:
             unified.append(page)
         elif page.kind != "state" and largest % page.size == 0:
-            longer = replace(page, block=page.block * (largest // page.size))
-            # What is padded already stays as large as it is.
-            unified.append(replace(longer, padded=None) if page.padded is None else longer)
+            if page.padded is not None:
+                raise InputError(
+                    f"pages padded to {page.size:,} bytes beside pages of {largest:,}: vLLM does not start "
+                    "so; leave the windows native as well, or the full layers quantized"
+                )
+            unified.append(replace(page, block=page.block * (largest // page.size)))
         elif page.kind != "latent":
             unified.append(replace(page, padded=largest))
         elif any(other.kind == "sliding" for other in pages):

@@ -67,6 +67,7 @@ def planned(source: Path | Trace, engine: EngineFacts | None, asked: Asked) -> P
     assumptions: list[str] = []
     skip = asked.skip_layers or (engine.skip_layers if engine else ())
     _check_layout(engine, model, skip)
+    disabled = _at(settings, "scheduler_config", "disable_hybrid_kv_cache_manager")
     serving = Serving(
         max_model_len=_length(model, trace, engine, asked, assumptions),
         skip_layers=skip,
@@ -81,7 +82,7 @@ def planned(source: Path | Trace, engine: EngineFacts | None, asked: Asked) -> P
             _at(settings, "cache_config", "enable_prefix_caching"),
             default=True,
         ),
-        hybrid_manager=_hybrid_manager(model, settings, asked),
+        hybrid_manager=_first(asked.hybrid_manager, None if disabled is None else not disabled, default=True),
         speculative_tokens=asked.speculative_tokens,
         num_blocks=asked.num_blocks,
     )
@@ -160,13 +161,6 @@ def _platform(trace: Trace | None, engine: EngineFacts | None, asked: Asked) -> 
 
 def _device(trace: Trace) -> Platform:
     return "cpu" if trace.platform == "cpu" else "gpu"
-
-
-def _hybrid_manager(model: ModelLayers, settings: Mapping[str, Any], asked: Asked) -> bool:
-    """Return whether windows free their blocks, which vLLM switches off where layers attend in chunks."""
-    disabled = _at(settings, "scheduler_config", "disable_hybrid_kv_cache_manager")
-    has_chunks = any(layer.kind == "chunked" for layer in model.layers)
-    return _first(asked.hybrid_manager, None if disabled is None else not disabled, default=not has_chunks)
 
 
 def _check_parallel(engine: EngineFacts | None, settings: Mapping[str, Any]) -> None:

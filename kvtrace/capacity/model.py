@@ -143,7 +143,8 @@ def _layers(
                 f"{model_type} with layers of {kind[:40]!r}: what they keep is not known; {INSTEAD}"
             )
         if not attends(kind) or model_type == "falcon_h1":
-            yield LayerShape(index, "state", state=STATES[model_type](text))
+            number = num_layers + index if model_type == "falcon_h1" else index  # as vLLM counts them
+            yield LayerShape(number, "state", state=STATES[model_type](text))
         elif index not in cache.shared:
             yield shape_of(text, cache, index, kind)
     if own_draft:

@@ -26,11 +26,8 @@ REFUSED = [case for case in CASES if "refused" in PLANS[case.name]]
 
 
 def planned(case: Case) -> CachePlan:
-    settings = dict(case.settings)
-    if "chunk" in case.name:
-        settings["hybrid_manager"] = False
     model = model_layers(case.full_config, case.name, name=case.name, own_draft=case.own_draft)
-    return plan_cache(model, Serving(**settings))
+    return plan_cache(model, Serving(**case.settings))
 
 
 def test_every_case_was_asked_of_vllm() -> None:
@@ -56,7 +53,7 @@ def test_blocks_and_tokens_are_those_of_vllm(case: Case) -> None:
 @pytest.mark.parametrize("case", STARTS, ids=lambda case: case.name)
 def test_pages_and_groups_are_those_of_vllm(case: Case) -> None:
     plan, expected = planned(case), PLANS[case.name]
-    pages = [[layer.index, page.size, page.block] for layer, page in plan.pages.layers]
+    pages = [[layer.index, page.size, page.block, page.content] for layer, page in plan.pages.layers]
     assert sorted(pages) == sorted(expected["layers"])
     groups = [[len(group.pages), group.block] for group in plan.pool.groups]
     assert sorted(groups) == sorted(expected["groups"])

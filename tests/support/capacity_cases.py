@@ -333,8 +333,8 @@ FAMILIES = (
     ),
     _family("cohere2", "Cohere2ForCausalLM", WINDOW | {"sliding_window_pattern": 4, "layer_norm_eps": 1e-5}),
     _family("olmo3", "Olmo3ForCausalLM", WINDOW),
-    _family("exaone4", "Exaone4ForCausalLM", WINDOW | {"sliding_window_pattern": "LLLG"}),
-    _family("smollm3", "SmolLM3ForCausalLM", {}),
+    _family("exaone4", "Exaone4ForCausalLM", WINDOW | {"sliding_window_pattern": 4}),
+    _family("smollm3", "SmolLM3ForCausalLM", {"pad_token_id": 0}),
     _family(
         "glm4_moe",
         "Glm4MoeForCausalLM",
@@ -350,7 +350,11 @@ FAMILIES = (
             "partial_rotary_factor": 0.5,
         },
     ),
-    _family("minimax_m2", "MiniMaxM2ForCausalLM", EXPERTS | {"rotary_dim": 16, "use_qk_norm": True}),
+    _family(
+        "minimax_m2",
+        "MiniMaxM2ForCausalLM",
+        EXPERTS | {"rotary_dim": 16, "use_qk_norm": True, "scoring_func": "sigmoid"},
+    ),
     _family(
         "qwen3_next",
         "Qwen3NextForCausalLM",
@@ -411,8 +415,8 @@ FAMILIES = (
         | {
             "mamba_d_ssm": 256,
             "mamba_n_heads": 8,
-            "ssm_multipliers": [1, 1, 1, 1, 1],
-            "mlp_multipliers": [1, 1],
+            "ssm_multipliers": [1.0, 1.0, 1.0, 1.0, 1.0],
+            "mlp_multipliers": [1.0, 1.0],
             "key_multiplier": 1.0,
         },
     ),
