@@ -36,7 +36,8 @@ def shown_commands(page: str) -> Iterator[Shown]:
 
 FIRST, *QUESTIONS = shown_commands("docs/questions.md")
 README_FIRST, *README_LATER = shown_commands("README.md")
-LATER = list(dict.fromkeys([*QUESTIONS, *README_LATER]))
+CAPACITY = shown_commands("docs/capacity.md")
+LATER = list(dict.fromkeys([*QUESTIONS, *README_LATER, *CAPACITY]))
 
 
 @pytest.fixture(scope="module")

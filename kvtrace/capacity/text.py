@@ -18,8 +18,8 @@ _WIDTH: Final = 100
 _WRAPPED: Final = TextWrapper(width=_WIDTH, initial_indent="  ", subsequent_indent="    ")
 _MEANS: Final = {
     "worst": "every request at full length",
-    "planned": "each class at the length that 95 % of it do not exceed",
-    "simulated": "10,000 draws of requests from the trace",
+    "planned": "each class at the length of its 95 %",
+    "simulated": "10,000 draws from the trace",
 }
 
 
