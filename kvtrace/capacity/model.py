@@ -87,7 +87,7 @@ def read_model_layers(model: Path, *, own_draft: bool = False) -> ModelLayers:
             f"{path}: cannot be read ({error.strerror}); expected a checkpoint, its config.json or a trace"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no JSON ({error}); expected a model's config.json") from error
+        raise InputError(f"{path}: is not JSON ({error}); expected a model's config.json") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected a JSON object with the model's sizes")
     return model_layers(config, path, name=path.parent.name or str(path), own_draft=own_draft)

@@ -54,10 +54,7 @@ class CachePlan:
         return num_blocks / self.blocks_per_request
 
     def num_tokens(self, num_blocks: int) -> int:
-        """Return the engine's "KV cache size": requests of full length × their length.
-
-        >>> # 1,024 blocks, 25 a request of 512: 40.96 requests, 20,971 tokens
-        """
+        """Return the engine's "KV cache size": requests of full length × their length."""
         return int(self.concurrency(num_blocks) * self.serving.max_model_len)
 
     def holds_one_request(self, num_blocks: int) -> bool:

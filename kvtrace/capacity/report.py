@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 CAPACITY_SCHEMA_VERSION: Final = "1.0"
 
 WarningKind = Literal[
-    "padding", "state-block", "block-rounding", "head-copies", "differs-from-engine", "too-small", "scales"
+    "padding", "state-block", "block-rounding", "head-copies", "differs-from-engine", "too-small"
 ]
 
 
