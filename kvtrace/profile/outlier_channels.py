@@ -24,7 +24,7 @@ _TIMES_MEDIAN: Final = 64.0
 """Σ x² of an outlier channel over that of the head's median one: 8 times its spread."""
 _LEAST_SHARE: Final = 0.5
 """Of the head's Σ x² in such channels: with less, the head's own error shows what the others lose."""
-_CHUNKS: Final = 8
+_CHUNKS: Final = 4
 _ROWS_PER_CHUNK: Final = 32
 """Of a rank's rows so many are looked at: a bias is in all of them, and looking at all would cost a pass."""
 
@@ -48,8 +48,8 @@ def outlier_channels(values: NDArray[np.uint16], dtype: StoredDtype) -> tuple[tu
 
 def sampled_refs(refs: Sequence[BlockRef]) -> list[BlockRef]:
     """Return the chunks of one layer's K or V in one rank of which rows are looked at, evenly spread."""
-    places = np.linspace(0, len(refs) - 1, min(len(refs), _CHUNKS)).round().astype(int)
-    return [refs[place] for place in dict.fromkeys(places.tolist())]
+    last = len(refs) - 1
+    return [refs[place] for place in sorted({number * last // (_CHUNKS - 1) for number in range(_CHUNKS)})]
 
 
 def sampled_rows(group: Sequence[BlockRef], sampled: Sequence[BlockRef]) -> NDArray[np.int64]:
@@ -59,6 +59,6 @@ def sampled_rows(group: Sequence[BlockRef], sampled: Sequence[BlockRef]) -> NDAr
     rows: list[NDArray[Any]] = []
     for ref in sampled:
         token = ref.token_of_row[ref.store.rows_of_chunk(ref.chunk)]
-        stored = np.flatnonzero(token >= 0)
-        rows.append(begins[ref.chunk] + stored[:: max(1, len(stored) // _ROWS_PER_CHUNK)])
+        row = np.arange(0, len(token), max(1, len(token) // _ROWS_PER_CHUNK))
+        rows.append(begins[ref.chunk] + row[token[row] >= 0])
     return np.concatenate(rows)
