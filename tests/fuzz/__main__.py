@@ -64,15 +64,17 @@ def _run(
 ) -> int:
     ended: dict[str, list[Ended]] = {kind: [] for kind in kinds}
     wrong = 0
-    for number in range(cases):
-        kind = kinds[number % len(kinds)]
-        try:
-            ended[kind].append(one_case(bases, folder, kind, f"{seed}:{number}", processes))
-        except Exception as error:  # noqa: BLE001 -- printed, and counted
-            wrong += 1
-            text = f"{type(error).__name__}: {str(error)[:1500]}"
-            print(f"WRONG: {kind}, case {seed}:{number}: {text}", flush=True)
-    print(_table(ended, processes), flush=True)
+    try:
+        for number in range(cases):
+            kind = kinds[number % len(kinds)]
+            try:
+                ended[kind].append(one_case(bases, folder, kind, f"{seed}:{number}", processes))
+            except Exception as error:  # noqa: BLE001 -- printed, and counted
+                wrong += 1
+                text = f"{type(error).__name__}: {str(error)[:1500]}"
+                print(f"WRONG: {kind}, case {seed}:{number}: {text}", flush=True)
+    finally:  # after Ctrl-C too
+        print(_table(ended, processes), flush=True)
     return wrong
 
 

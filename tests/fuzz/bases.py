@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from support.fabricate import fabricate_trace, request
+from support.fabricate_queries import add_queries
 from support.run_cli import kvtrace
 
 from kvtrace.profile.ready import ready_profile
@@ -64,6 +65,8 @@ class Bases:
         self.traces = {dtype: _trace(base / f"{dtype}.kvtrace", dtype) for dtype in ("bfloat16", "float16")}
         self.float32 = _trace(base / "float32.kvtrace", "float32")
         self.trace = self.traces["bfloat16"]
+        self.odd_widths = _odd_widths(base)
+        self.queried = _queried(base)
         self.counted = base / "counted.kvtrace"
         shutil.copytree(self.trace, self.counted)
         _count(self.counted)
@@ -103,6 +106,43 @@ def _trace(path: Path, dtype: str) -> Path:
         model={"hf_config": CONFIG},
         settings={"layers_without_kv": ["model.layers.7.mixer"], "max_num_seqs": 8},
     )
+
+
+def _odd_widths(base: Path) -> tuple[Path, ...]:
+    """Write traces whose vectors have lengths that formats in blocks may not expect."""
+    chance = np.random.default_rng(21)
+    return tuple(
+        fabricate_trace(
+            base / f"widths-{k}-{v}.kvtrace",
+            {(0, t): chance.normal(0, 3, (6, 2, width)) for t, width in (("k", k), ("v", v))},
+            request_of_row=[0] * 6,
+            position_of_row=range(6),
+            requests=[request(0, prompt_tokens=6)],
+        )
+        for k, v in ((1, 1), (7, 24), (48, 16), (64, 96), (128, 6))
+    )
+
+
+def _queried(base: Path) -> Path:
+    """Write a trace with queries: two query heads a KV head, at two positions, over a context of six."""
+    chance = np.random.default_rng(22)
+    trace = fabricate_trace(
+        base / "queried.kvtrace",
+        {(0, t): chance.normal(0, 1, (3, 4, 8)) for t in "kv"},
+        request_of_row=[0] * 3,
+        position_of_row=[0, 2, 4],
+        requests=[request(0, prompt_tokens=6)],
+        ranks=[(0, 1), (2, 3)],
+    )
+    add_queries(
+        trace,
+        {(0, t): chance.normal(0, 1, (2, 8, 8)) for t in "qo"},
+        ([0, 0], [2, 4]),
+        {(0, t): chance.normal(0, 1, (3, 4, 8)) for t in "kv"},
+        ([0] * 3, [1, 3, 5]),
+        heads_a_kv_head=2,
+    )
+    return trace
 
 
 def _count(trace: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from fuzz.processes import Processes
 
 SECONDS: Final = 20
+"""Of CPU, all threads together."""
+PATIENCE: Final = 6
+"""Times as long on the clock: the machine may be busy."""
 BYTES: Final = 2_000_000_000
 _ANSWERS: Final = {"check": (0, 1, 2, 3), "compare": (0, 1, 2, 3), "scales": (0, 1, 2)}
 _KEPT: Final = ("t.kvtrace/profile", "t.kvtrace/.profile")
@@ -44,10 +48,10 @@ def judge(folder: Path, arguments: tuple[object, ...], processes: Processes | No
     """
     before = _files(folder)
     if processes is None:
-        with time_limit(SECONDS):
+        with time_limit(PATIENCE * SECONDS), _cpu_limit(SECONDS):
             result = kvtrace(*arguments)
     else:
-        result = processes.run(arguments, seconds=SECONDS, num_bytes=BYTES)
+        result = processes.run(arguments, seconds=SECONDS, patience=PATIENCE, num_bytes=BYTES)
     shown = (
         f"{' '.join(map(str, arguments))}: {result.returncode}\n{result.stdout[-300:]}{result.stderr[-900:]}"
     )
@@ -62,6 +66,20 @@ def judge(folder: Path, arguments: tuple[object, ...], processes: Processes | No
     if arguments[0] != "replay" or result.returncode or arguments[1].parent != folder:  # type: ignore[attr-defined]
         return Ended(result.returncode, counts_compared=False)
     return Ended(0, counts_compared=check_counts(arguments[1], folder / "out"))  # type: ignore[arg-type]
+
+
+@contextmanager
+def _cpu_limit(seconds: int) -> Iterator[None]:
+    def give_up(_signal: int, _frame: object) -> None:
+        raise TimeoutError(f"took {seconds} s of CPU")
+
+    before = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @contextmanager

@@ -14,6 +14,9 @@ KINDS: Final[dict[str, Draw]] = {
     "unsealed records": of_traces.unsealed,
     "rows": of_arrays.rows,
     "tensors": of_arrays.tensors,
+    "tensors under formats": of_arrays.formats,
+    "records of queries": of_traces.records_of_queries,
+    "rows of queries": of_arrays.rows_of_queries,
     "forged profiles": of_traces.profiles,
     "records of a profile": of_traces.profile_records,
     "arrays of a profile": of_arrays.counts,
@@ -29,8 +32,8 @@ KINDS: Final[dict[str, Draw]] = {
     "engine metrics": of_capacity.metrics,
 }
 REACH_NATIVE_CODE: Final = (
-    "records of a trace", "rows", "tensors", "forged profiles", "records of a profile", "arrays of a profile",
-    "values of scales", "artifacts", "runs",
+    "records of a trace", "rows", "tensors", "tensors under formats", "rows of queries", "forged profiles",
+    "records of a profile", "arrays of a profile", "values of scales", "artifacts", "runs",
 )  # fmt: skip
 """Those whose arrays or tables come to numba, Blosc, DuckDB or torch."""
 BEFORE_CHECKSUMS: Final = ("unsealed records",)

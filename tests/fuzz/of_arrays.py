@@ -12,6 +12,7 @@ from faults.damage import copy_trace
 
 from fuzz.odd import replace, sealed
 from fuzz.of_traces import remove_tensors
+from kvtrace.formats.named import FORMATS as CACHE_FORMATS
 from kvtrace.numerics.captured import MAX_FINITE_CODE
 from kvtrace.profile.own_seal import own_seal
 from kvtrace.trace.chunks import CRC_BYTES, chunk_crc, chunk_path, encode_chunk
@@ -78,6 +79,24 @@ def tensors(bases: Bases, random: random.Random, folder: Path) -> tuple[object, 
     """Fill chunks of K and V with random bits: NaN, inf and subnormals among them."""
     base = random.choice((*bases.traces.values(), bases.float32, bases.counted))
     return _refilled(base, random, folder, lambda spec: bool(spec.row_shape), _any_bits, _one_value)
+
+
+def formats(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
+    """Fill chunks of traces of odd widths, and replay them under a cache format."""
+    base = random.choice((*bases.odd_widths, *bases.traces.values(), bases.float32))
+    _refilled(base, random, folder, lambda spec: bool(spec.row_shape), _any_bits, _one_value)
+    name = random.choice([name for name in CACHE_FORMATS if name != "auto"])
+    return ("replay", folder / "t.kvtrace", "-o", folder / "out", "--cache-dtype", name)
+
+
+def rows_of_queries(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
+    """Fill arrays of the stores that a capture of queries leaves."""
+    stores = ("queries-0.zarr", "queries-1.zarr", "context-0.zarr", "context-1.zarr")
+    is_rows = random.random() < 0.7
+    fills = tuple(map(_used_alone, FILLS)) if is_rows else (_any_bits, _one_value)
+    return _refilled(
+        bases.queried, random, folder, lambda spec: bool(spec.row_shape) != is_rows, *fills, stores=stores
+    )
 
 
 def rows(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
@@ -147,11 +166,16 @@ def _scale_bytes(random: random.Random, chance: Generator, num_bytes: int) -> by
 
 
 def _refilled(
-    base: Path, random: random.Random, folder: Path, is_meant: Callable[[ArraySpec], bool], *fills: Fill
+    base: Path,
+    random: random.Random,
+    folder: Path,
+    is_meant: Callable[[ArraySpec], bool],
+    *fills: Fill,
+    stores: tuple[str, ...] = ("rank-0.zarr", "rank-1.zarr"),
 ) -> tuple[object, ...]:
     trace, chance = folder / "t.kvtrace", np.random.default_rng(random.getrandbits(63))
     copy_trace(base, trace)
-    store = trace / random.choice(("rank-0.zarr", "rank-1.zarr"))
+    store = trace / random.choice([name for name in stores if (trace / name).exists()])
     specs = array_specs(unseal((store / RANK_FILE).read_bytes(), RankRecord))
     shares = random.choice((0.1, 0.5, 1.0))
     for spec in filter(is_meant, specs):
@@ -166,7 +190,7 @@ def _refilled(
 def recommit(store: Path, specs: list[ArraySpec]) -> None:
     """Commit the chunk files of a store as they are now."""
     commit, previous = json.loads((store / COMMIT_FILE).read_text()), b""
-    request = next(spec for spec in specs if spec.path == "rows/kv/request")
+    request = next(spec for spec in specs if spec.path.startswith("rows/") and spec.path.endswith("/request"))
     for number, chunk in enumerate(commit["chunks"]):
         ends = [chunk_path(store, spec, number).read_bytes()[-CRC_BYTES:] for spec in specs]
         previous = hashlib.sha256(previous + b"".join(ends)).digest()

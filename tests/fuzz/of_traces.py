@@ -28,14 +28,30 @@ RECORDS: Final = (
     "rank-1.zarr/dropped.commit.json", "rank-0.zarr/layers/00/k/zarr.json",
     "rank-1.zarr/rows/kv/step/zarr.json",
 )  # fmt: skip
+RECORDS_OF_QUERIES: Final = (
+    "queries-0.zarr/rank.json", "queries-0.zarr/rank.json", "queries-1.zarr/commit.json",
+    "context-0.zarr/rank.json", "context-1.zarr/commit.json", "queries-1.zarr/dropped.jsonl",
+    "queries-0.zarr/layers/00/q/zarr.json", "rank-0.zarr/rank.json",
+)  # fmt: skip
 DROPPED: Final = {"request": 1, "num_rows": 2, "reason": "queue_full"}
 
 
 def records(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
     """Change one field of one record of a trace."""
+    return _with_a_changed_record(bases.trace, RECORDS, random, folder)
+
+
+def records_of_queries(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
+    """Change one field of one record of the stores that a capture of queries leaves."""
+    return _with_a_changed_record(bases.queried, RECORDS_OF_QUERIES, random, folder)
+
+
+def _with_a_changed_record(
+    base: Path, files: tuple[str, ...], random: random.Random, folder: Path
+) -> tuple[object, ...]:
     trace = folder / "t.kvtrace"
-    copy_trace(bases.trace, trace)
-    file = trace / random.choice(RECORDS)
+    copy_trace(base, trace)
+    file = trace / random.choice(files)
     lines = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
     number = random.randrange(len(lines)) if lines else 0
     content = json.loads(lines[number]) if lines else dict(DROPPED)

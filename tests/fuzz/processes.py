@@ -49,18 +49,21 @@ class Processes:
             os.killpg(self._server.pid, signal.SIGKILL)
         self._server.communicate()
 
-    def run(self, arguments: tuple[object, ...], *, seconds: int, num_bytes: int) -> Result:
+    def run(self, arguments: tuple[object, ...], *, seconds: int, patience: int, num_bytes: int) -> Result:
         """Run a command. Raises AssertionError: a signal ended it, as after its time; or its memory did."""
         self.num_run += 1
         argv = list(map(str, arguments))
         if self.num_run % ANEW == 0:
             self.num_anew += 1
             command = [sys.executable, "-m", "kvtrace", *argv]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3 * seconds)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=patience * seconds
+            )
             return Result(done.returncode, done.stdout, done.stderr)
         printed = {name: self._folder / name for name in ("stdout", "stderr")}
         command = {
-            "argv": argv, "cwd": str(self._folder), "env": {}, "seconds": seconds,
+            "argv": argv, "cwd": str(self._folder), "env": {}, "cpu_seconds": seconds,
+            "seconds": patience * seconds,
             **{name: str(path) for name, path in printed.items()},
         }  # fmt: skip
         assert self._server.stdin is not None

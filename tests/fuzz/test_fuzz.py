@@ -27,7 +27,7 @@ def bases() -> Iterator[Bases]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_in_a_file_a_command_ends_as_documented(bases: Bases, kind: str) -> None:
     @given(st.integers(0, 2**32))
-    @settings(max_examples=25, deadline=None, derandomize=True)
+    @settings(max_examples=15, deadline=None, derandomize=True)
     def holds(seed: int) -> None:
         one_case(bases, bases.trace.parent.parent, kind, str(seed))
 

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import resource
 import runpy
 import signal
 import sys
@@ -50,7 +51,7 @@ def run(command: dict[str, Any]) -> dict[str, Any]:
     """Run one command in a fork; return its exit code, CPU seconds and largest memory.
 
     command: `argv`, `cwd`, `env` (added to this process's), `stdout` and `stderr` (files to write); where
-    given `seconds`, after which SIGALRM ends it.
+    given `seconds` and `cpu_seconds`, after which SIGALRM or SIGXCPU ends it.
     """
     learnt, told = os.pipe()
     child = os.fork()
@@ -80,6 +81,8 @@ def _learn(names: list[str]) -> None:
 
 def _inside(command: dict[str, Any]) -> int:
     signal.alarm(command.get("seconds", 0))
+    if limit := command.get("cpu_seconds"):
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, command["stdout"]), (2, command["stderr"])):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)

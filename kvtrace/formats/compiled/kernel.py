@@ -24,4 +24,6 @@ class Kernel(NamedTuple):
         x and restored: [num_vectors, head_dim] float32, contiguous, x finite. scale: [num_vectors] float32,
         what `Coding.round_trip` takes.
         """
+        # The kernels index without bounds checks.
+        assert x.shape == restored.shape == (len(scale), x.shape[1]), "not one scale and vector for each"
         self.function(x, scale, self.parameters, restored)

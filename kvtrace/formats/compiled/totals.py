@@ -32,6 +32,13 @@ def add_errors(
     beyond which a value is out of range and clipped; inf: never. place: [num_vectors] int64, of the sums.
     counts: [num_places, 3] int64. squares: [num_places, 2] float64.
     """
+    # The kernel indexes without bounds checks.
+    assert x.shape == restored.shape == (len(place), x.shape[1]), "not one vector restored for each"
+    assert limits.shape == (len(x), 2), "not two limits for each vector"
+    assert counts.shape[1:] == (NUM_COUNTS,), "not three counts for each place"
+    assert squares.shape == (len(counts), NUM_SQUARES), "not two squares for each place"
+    assert place.min(initial=0) >= 0, "a place before the first"
+    assert place.max(initial=0) < max(1, len(counts)), "a place beyond the last"
     _add(x, restored, limits, place, counts, squares)
 
 
