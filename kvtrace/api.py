@@ -44,6 +44,7 @@ def replay(
     scales: Scales | Sequence[Scales] = (),
     *,
     setup: ServingSetup | None = None,
+    cache_dtypes: Sequence[str] = (),
     against: Path | str | None = None,
     device: str | None = None,
     intervals: bool = False,
@@ -52,10 +53,11 @@ def replay(
     """Replay traces through FP8 under bf16, the effective scales (if any), 1.0 and each artifact.
 
     scales: checkpoints or scale files, one or several. setup: engine, format, backend, TP and skipped layers;
-    None: the captured engine's if its cache was static FP8, else vLLM on CUDA. against: a checkpoint that
-    those of `scales` are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N;
-    None: CUDA if there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals`
-    does. out: where the run is kept; None: a temporary directory, gone with the returned object.
+    None: the captured engine's if its cache was static FP8, else vLLM on CUDA. cache_dtypes: formats to
+    compare, such as nvfp4 or k=bf16,v=fp8 (`kvtrace.formats.parse_format`). against: a checkpoint that those
+    of `scales` are compared with, as `kvtrace report --against` does. device: cpu, cuda or cuda:N; None: CUDA
+    if there is one. intervals: sum by group of requests too, as `kvtrace replay --intervals` does. out: where
+    the run is kept; None: a temporary directory, gone with the returned object.
     What a user should know of how it went is logged under `kvtrace`; Python shows warnings on stderr.
     Raises the errors of `kvtrace.errors`: ArtifactError, NoValidCandidateError, IntegrityError, InputError
     where no trace is given, …
@@ -67,6 +69,7 @@ def replay(
         [traces] if isinstance(traces, Trace) else list(traces),
         [scales] if isinstance(scales, Path | str) else scales,
         setup,
+        cache_dtypes=cache_dtypes,
         against=None if against is None else Path(against),
     )
     request = replace(request, device=device, intervals=intervals)

@@ -258,7 +258,7 @@ FROM (
       -- millions.
       SELECT source, sampling_id, candidate, tensor, layer, kv_head, stratum,
         sum(COLUMNS('^(num|sum)_')) AS "\0",
-        sum(sum_sq_error - sum_sq_clip_error) AS sum_sq_other_error,
+        sum(sum_sq_error - coalesce(sum_sq_clip_error, 0)) AS sum_sq_other_error,
         max(max_abs) AS max_abs
       FROM query_table(strata)
       GROUP BY ALL

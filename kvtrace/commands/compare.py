@@ -14,6 +14,7 @@ from kvtrace.commands.candidate_options import ReplayOptions, request_for, with_
 from kvtrace.commands.notes import notes_on_stderr
 from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
 from kvtrace.commands.replay_into import replay_into
+from kvtrace.commands.trace_inputs import trace_at
 from kvtrace.errors import InputError
 
 
@@ -55,6 +56,7 @@ def compare(
     from kvtrace.runs.open import open_run
 
     limits = load_policy(policy) if policy else None
+    inputs = [trace_at(path) for path in inputs]
     of_traces = _are_traces(inputs, options)
     with TemporaryDirectory(prefix="kvtrace-") if of_traces else nullcontext("") as scratch:
         runs = inputs

@@ -49,13 +49,13 @@ def test_the_run_is_printed_and_a_later_one_says_that_no_tensor_was_reread(
     assert direct.stderr.splitlines() == ["small: replayed element by element"]
 
 
-def test_engine_format_and_online_policies_are_chosen_by_options(trace: Path, tmp_path: Path) -> None:
+def test_engine_format_and_cache_formats_are_chosen_by_options(trace: Path, tmp_path: Path) -> None:
     options = ("--engine", "vllm-rocm", "--fp8-format", "e4m3fnuz", "--online", "int8-per-token-head")
     assert kvtrace("replay", trace, *options, "-o", tmp_path / "run").returncode == 0
     assert candidates(tmp_path / "run") == {
         "bf16": ("bf16", None, None),
         "unit": ("unit", "vllm-rocm", "e4m3fnuz"),
-        "int8-per-token-head": ("online", "int8-per-token-head", "int8"),
+        "int8-per-token-head": ("online", "vllm", "int8_per_token_head"),
     }
 
 
@@ -72,7 +72,7 @@ def test_skipped_layers_have_no_scale(trace: Path, tmp_path: Path) -> None:
         (("--engine", "cuda"), "vllm-cuda, vllm-triton"),
         (("--fp8-format", "fp8"), "e4m3fn, e5m2"),
         (("--engine", "vllm-cpu", "--fp8-format", "e4m3fnuz"), "does not write e4m3fnuz"),
-        (("--online", "fp4"), "fp8-per-token-head"),
+        (("--online", "fp4"), "fp8_per_token_head"),
         (("--skip-layers", "first"), "expected layer numbers"),
         (("--skip-layers", "7"), "has layers 0 to 1"),
         (("--skip-layers", "0,1"), "no captured layer is left to quantize"),

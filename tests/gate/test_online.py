@@ -99,8 +99,8 @@ def test_the_worst_heads_sqnr_decides_in_check_and_in_compare(
 
 def test_a_rounding_floor_is_told_of_fp8_and_not_of_int8(run: tuple[Path, dict[str, float]]) -> None:
     text = " ".join(CliRunner().invoke(app, ["report", str(run[0])]).stdout.split())
-    assert "in e4m3fn as fp8-per-token-head writes it" in text
-    assert "dB in int8" not in text
+    assert "in fp8_per_token_head as vllm writes it" in text
+    assert "dB in int8_per_token_head" not in text
     asked = ["query", str(run[0]), "clip_flush_floor", "--param", f"candidate={INT8}", "--format", "json"]
     rows = json.loads(CliRunner().invoke(app, asked).stdout)
     assert {(row["floor_db"], row["underflow_loss_db"], row["limited_by"]) for row in rows} == {

@@ -138,8 +138,10 @@ def test_ultraquant_is_vllms_torch_reference(operator, head_dim) -> None:
     torch.testing.assert_close(hadamard(found_k), read, atol=1e-5, rtol=1e-5)
 
 
-def test_the_triton_writer_stores_e4m3_bytes_whatever_it_is_asked_for(operator) -> None:
+def test_the_triton_writer_stores_e4m3_bytes_whatever_it_is_asked_for(operator, monkeypatch) -> None:
     module = operator(f"{OPS}.triton_reshape_and_cache_flash")
+    monkeypatch.setattr(module, "_is_supported_kv_cache_dtype", lambda _: True)  # both ask for a GPU
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     k = torch.full((1, 1, 16), 3.5, dtype=torch.bfloat16)
     cache = [torch.zeros(1, BLOCK, 1, 16, dtype=torch.uint8) for _ in "kv"]
     module.triton_reshape_and_cache_flash(

@@ -75,7 +75,7 @@ def _put_stubs() -> None:
         "triton_utils": {"tl": tl, "triton": triton, "HAS_TRITON": True, "tldevice": None},
         "platforms": {"current_platform": platform},
         "logger": {"init_logger": logging.getLogger},
-        "envs": {},
+        "envs": {"VLLM_BATCH_INVARIANT": False},
         "model_executor.layers.quantization.utils.quant_utils": {
             "FP8_DTYPE": torch.float8_e4m3fn,
             "get_fp8_min_max": lambda: (-448.0, 448.0),
