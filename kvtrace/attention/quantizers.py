@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kvtrace.attention.replay import Exact, Restored
-from kvtrace.numerics.elementwise import dequantize, online_round_trip, quantize
+from kvtrace.numerics.elementwise import dequantize, quantize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvtrace.candidates.applied import AppliedScales
+    from kvtrace.formats.coding import RowCoding
     from kvtrace.trace.queries import AttentionLayer
 
 Quantizer = Callable[[Exact], Restored]
@@ -32,40 +33,50 @@ def keep(exact: Exact) -> Restored:
 
 
 def quantizer_of(applied: AppliedScales, layer: AttentionLayer, dtype: str) -> Quantizer:
-    """Return a candidate's round trip of one layer.
+    """Return a candidate's round trip of one layer: K and V each in its format, Q as that format takes it.
 
-    dtype: in which K and V reach the cache, bfloat16, float16 or float32.
+    dtype: in which K and V reach the cache, bfloat16, float16 or float32. That a backend rounds the output
+    to FP8 as well is no part of it.
     """
-    policy = applied.candidate.policy
-    if policy is not None:
-        return lambda exact: Restored(
-            *(online_round_trip(_as_captured(x, dtype), policy) for x in (exact.k, exact.v))
-        )
-    scales = {tensor: applied.of_heads(layer.index, tensor, layer.kv_heads) for tensor in "kv"}
-    setup = applied.setup
-    if setup is None or scales["k"] is None or scales["v"] is None:
-        return keep
-    k_scale, v_scale = scales["k"], scales["v"]
-    return lambda exact: Restored(
-        static_fp8(exact.k, k_scale, engine=setup.engine, fmt=setup.fp8_format, dtype=dtype),
-        static_fp8(exact.v, v_scale, engine=setup.engine, fmt=setup.fp8_format, dtype=dtype),
-    )
+    of_k, of_v = (_of_tensor(applied, layer, tensor, dtype) for tensor in "kv")
+    cache = applied.candidate.cache
+    if cache is None or cache.query_form == "as computed" or not _is_coded(applied, layer):
+        return lambda exact: Restored(of_k(exact.k), of_v(exact.v))
+    return lambda exact: Restored(of_k(exact.k), of_v(exact.v), cache.query(exact.q))
 
 
-def with_query(
-    quantizer: Quantizer, scales: Sequence[float], *, engine: str, fmt: str, dtype: str
-) -> Quantizer:
-    """Return a round trip whose queries are rounded to FP8 as well, as where attention runs in FP8.
+def _is_coded(applied: AppliedScales, layer: AttentionLayer) -> bool:
+    """Return whether the candidate's cache holds this layer's K in another form than the model's dtype."""
+    has_scales = applied.of_heads(layer.index, "k", layer.kv_heads) is not None
+    return has_scales or (layer.index, "k") in applied.codings
 
-    scales: one, or one a KV head, for the query heads that read it.
+
+def _of_tensor(
+    applied: AppliedScales, layer: AttentionLayer, tensor: str, dtype: str
+) -> Callable[[Tensor], Tensor]:
+    scales = applied.of_heads(layer.index, tensor, layer.kv_heads)
+    coding = applied.codings.get((layer.index, tensor))
+    if coding is not None:
+        return lambda x: coded(x, coding, scales, dtype=dtype)
+    setup = applied.setup_of(layer.index, tensor)
+    if scales is None or setup is None:
+        return lambda x: x
+    return lambda x: static_fp8(x, scales, engine=setup.engine, fmt=setup.fp8_format, dtype=dtype)
+
+
+def coded(x: Tensor, coding: RowCoding, scales: Sequence[float] | None, *, dtype: str) -> Tensor:
+    """Return what a cache that codes whole vectors gives back, float32.
+
+    x: [head, row, head_dim] float32 holding values of `dtype`. scales: one a head; None: it takes none.
     """
-
-    def quantize_all(exact: Exact) -> Restored:
-        flat = exact.q.reshape(len(exact.q), -1, exact.q.shape[-1])
-        q = static_fp8(flat, scales, engine=engine, fmt=fmt, dtype=dtype).reshape(exact.q.shape)
-        return quantizer(exact)._replace(q=q)
-
-    return quantize_all
+    of_head = torch.tensor(scales or [1.0] * len(x), dtype=torch.float32)
+    if x.device.type != "cpu":
+        return coding.round_trip(_as_captured(x, dtype), of_head.to(x.device).reshape(-1, 1, 1))
+    vectors = x.contiguous().numpy().reshape(-1, x.shape[2])
+    restored = np.empty_like(vectors)
+    scale = np.repeat(of_head.numpy(), x.shape[1])
+    coding.kernel(x.shape[2], dtype).fill(vectors, scale, restored)
+    return torch.from_numpy(restored).reshape(x.shape)
 
 
 def static_fp8(x: Tensor, scales: Sequence[float], *, engine: str, fmt: str, dtype: str) -> Tensor:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def candidates(trace: Trace) -> list[AppliedScales]:
-    applied = [one.scales_for(trace) for one in (Bf16(), UnitScales(), OnlineScales("int8-per-token-head"))]
+    applied = [one.scales_for(trace) for one in (Bf16(), UnitScales(), OnlineScales("int8_per_token_head"))]
     return [one for one in applied if one is not None]
 
 
