@@ -88,15 +88,14 @@ def static_fp8(x: Tensor, scales: Sequence[float], *, engine: str, fmt: str, dty
     if dtype != "float32" and x.device.type == "cpu":
         patterns = _as_captured(x, dtype).contiguous().view(torch.int16).numpy().view(np.uint16)
         restored = torch.empty(x.shape)
-        table = None
+        tables = {scale: _table(scale, engine, fmt, dtype) for scale in set(scales)}
         for head, of_head in enumerate(patterns):
-            if table is None or len(scales) > 1:
-                table = _table(scales[head], engine, fmt, dtype)
-            np.take(table, of_head, out=restored[head].numpy(), mode="clip")
+            scale = scales[head if len(scales) > 1 else 0]
+            np.take(tables[scale], of_head, out=restored[head].numpy(), mode="clip")
         return restored
-    scale = torch.tensor(scales, dtype=torch.float32, device=x.device).reshape(-1, 1, 1)
-    codes = quantize(_as_captured(x, dtype), scale, engine=engine, format=fmt)
-    return dequantize(codes, scale, format=fmt)
+    by_head = torch.tensor(scales, dtype=torch.float32, device=x.device).reshape(-1, 1, 1)
+    codes = quantize(_as_captured(x, dtype), by_head, engine=engine, format=fmt)
+    return dequantize(codes, by_head, format=fmt)
 
 
 def _table(scale: float, engine: str, fmt: str, dtype: str) -> NDArray[np.float32]:
