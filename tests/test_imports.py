@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "scales": {"errors", "files", "plain_text", "trace", "numerics"},
     "calibration": {"version", "errors", "files", "plain_text", "trace", "numerics", "profile", "scales"},
     "candidates": {"errors", "plain_text", "trace", "numerics", "formats", "scales", "findings"},
-    "attention": {"errors", "files", "trace", "numerics", "scales", "candidates"},
+    "attention": {"errors", "files", "trace", "numerics", "formats", "scales", "candidates"},
     "evaluation": {
         "version",
         "errors",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import numba
 import numpy as np
 import torch
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvtrace.candidates.applied import AppliedScales
+    from kvtrace.formats.coding import RowCoding
     from kvtrace.trace.queries import AttentionLayer
 
 Quantizer = Callable[[Exact], Restored]
@@ -32,47 +32,50 @@ def keep(exact: Exact) -> Restored:
 
 
 def quantizer_of(applied: AppliedScales, layer: AttentionLayer, dtype: str) -> Quantizer:
-    """Return a candidate's round trip of one layer, with its queries as its cache format makes them.
+    """Return a candidate's round trip of one layer: K and V each in its format, Q as that format takes it.
 
-    dtype: in which K and V reach the cache, bfloat16, float16 or float32.
+    dtype: in which K and V reach the cache, bfloat16, float16 or float32. That a backend rounds the output
+    to FP8 as well is no part of it.
     """
-    k, v = (_of_tensor(applied, layer, tensor, dtype) for tensor in ("k", "v"))
+    of_k, of_v = (_of_tensor(applied, layer, tensor, dtype) for tensor in "kv")
     cache = applied.candidate.cache
-    if cache is None or cache.query_form == "as computed":
-        return lambda exact: Restored(k(exact.k), v(exact.v))
-    return lambda exact: Restored(k(exact.k), v(exact.v), cache.query(exact.q))
+    if cache is None or cache.query_form == "as computed" or not _is_coded(applied, layer):
+        return lambda exact: Restored(of_k(exact.k), of_v(exact.v))
+    return lambda exact: Restored(of_k(exact.k), of_v(exact.v), cache.query(exact.q))
+
+
+def _is_coded(applied: AppliedScales, layer: AttentionLayer) -> bool:
+    """Return whether the candidate's cache holds this layer's K in another form than the model's dtype."""
+    has_scales = applied.of_heads(layer.index, "k", layer.kv_heads) is not None
+    return has_scales or (layer.index, "k") in applied.codings
 
 
 def _of_tensor(
     applied: AppliedScales, layer: AttentionLayer, tensor: str, dtype: str
 ) -> Callable[[Tensor], Tensor]:
     scales = applied.of_heads(layer.index, tensor, layer.kv_heads)
-    if (coding := applied.codings.get((layer.index, tensor))) is not None:
-        # [head, row, head_dim]: a scale a head.
-        scale = 1.0 if scales is None else torch.tensor(scales, dtype=torch.float32).reshape(-1, 1, 1)
-        return lambda x: coding.round_trip(
-            _as_captured(x, dtype), scale if isinstance(scale, float) else scale.to(x.device)
-        )
+    coding = applied.codings.get((layer.index, tensor))
+    if coding is not None:
+        return lambda x: coded(x, coding, scales, dtype=dtype)
     setup = applied.setup_of(layer.index, tensor)
-    if setup is None or scales is None:
-        return torch.Tensor.float
+    if scales is None or setup is None:
+        return lambda x: x
     return lambda x: static_fp8(x, scales, engine=setup.engine, fmt=setup.fp8_format, dtype=dtype)
 
 
-def with_query(
-    quantizer: Quantizer, scales: Sequence[float], *, engine: str, fmt: str, dtype: str
-) -> Quantizer:
-    """Return a round trip whose queries are rounded to FP8 as well, as where attention runs in FP8.
+def coded(x: Tensor, coding: RowCoding, scales: Sequence[float] | None, *, dtype: str) -> Tensor:
+    """Return what a cache that codes whole vectors gives back, float32.
 
-    scales: one, or one a KV head, for the query heads that read it.
+    x: [head, row, head_dim] float32 holding values of `dtype`. scales: one a head; None: it takes none.
     """
-
-    def quantize_all(exact: Exact) -> Restored:
-        flat = exact.q.reshape(len(exact.q), -1, exact.q.shape[-1])
-        q = static_fp8(flat, scales, engine=engine, fmt=fmt, dtype=dtype).reshape(exact.q.shape)
-        return quantizer(exact)._replace(q=q)
-
-    return quantize_all
+    of_head = torch.tensor(scales or [1.0] * len(x), dtype=torch.float32)
+    if x.device.type != "cpu":
+        return coding.round_trip(_as_captured(x, dtype), of_head.to(x.device).reshape(-1, 1, 1))
+    vectors = x.contiguous().numpy().reshape(-1, x.shape[2])
+    restored = np.empty_like(vectors)
+    scale = np.repeat(of_head.numpy(), x.shape[1])
+    coding.kernel(x.shape[2], dtype).fill(vectors, scale, restored)
+    return torch.from_numpy(restored).reshape(x.shape)
 
 
 def static_fp8(x: Tensor, scales: Sequence[float], *, engine: str, fmt: str, dtype: str) -> Tensor:
@@ -85,15 +88,14 @@ def static_fp8(x: Tensor, scales: Sequence[float], *, engine: str, fmt: str, dty
     if dtype != "float32" and x.device.type == "cpu":
         patterns = _as_captured(x, dtype).contiguous().view(torch.int16).numpy().view(np.uint16)
         restored = torch.empty(x.shape)
-        table = None
+        tables = {scale: _table(scale, engine, fmt, dtype) for scale in set(scales)}
         for head, of_head in enumerate(patterns):
-            if table is None or len(scales) > 1:
-                table = _table(scales[head], engine, fmt, dtype)
-            _look_up(of_head.reshape(-1), table, restored[head].numpy().reshape(-1))
+            scale = scales[head if len(scales) > 1 else 0]
+            np.take(tables[scale], of_head, out=restored[head].numpy(), mode="clip")
         return restored
-    scale = torch.tensor(scales, dtype=torch.float32, device=x.device).reshape(-1, 1, 1)
-    codes = quantize(_as_captured(x, dtype), scale, engine=engine, format=fmt)
-    return dequantize(codes, scale, format=fmt)
+    by_head = torch.tensor(scales, dtype=torch.float32, device=x.device).reshape(-1, 1, 1)
+    codes = quantize(_as_captured(x, dtype), by_head, engine=engine, format=fmt)
+    return dequantize(codes, by_head, format=fmt)
 
 
 def _table(scale: float, engine: str, fmt: str, dtype: str) -> NDArray[np.float32]:
@@ -102,13 +104,6 @@ def _table(scale: float, engine: str, fmt: str, dtype: str) -> NDArray[np.float3
     codes = quantize(every.view(getattr(torch, dtype)), scale, engine=engine, format=fmt)
     table: NDArray[np.float32] = dequantize(codes, scale, format=fmt).numpy()
     return table
-
-
-@numba.njit(nogil=True, cache=True)
-def _look_up(patterns: Any, table: Any, out: Any) -> None:
-    """Write the table's value of each pattern to `out`. Compiled: torch takes eight times as long."""
-    for i in range(len(patterns)):
-        out[i] = table[patterns[i]]
 
 
 def _as_captured(x: Tensor, dtype: str) -> Tensor:

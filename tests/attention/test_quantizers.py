@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from kvtrace.attention.quantizers import keep, quantizer_of, static_fp8, with_query
+from kvtrace.attention.quantizers import quantizer_of, static_fp8
 from kvtrace.attention.replay import Exact
 from kvtrace.candidates.bf16 import Bf16
+from kvtrace.candidates.coded import coded_by
 from kvtrace.candidates.online import OnlineScales
 from kvtrace.candidates.setup import ServingSetup
 from kvtrace.candidates.unit import UnitScales
-from kvtrace.formats import find_format
+from kvtrace.formats import find_format, parse_format
 from kvtrace.numerics.elementwise import round_trip
 from kvtrace.trace.queries import CapturedQueries
 from kvtrace.trace.reader import open_trace
@@ -54,17 +55,6 @@ def test_every_bf16_pattern_is_found_in_its_place() -> None:
     assert torch.equal(found, expected)
 
 
-def test_queries_are_rounded_by_the_scale_of_their_kv_head() -> None:
-    q = values("bfloat16").reshape(3, 2, 25, 8)
-    exact = Exact(q, values("bfloat16", 4), values("bfloat16", 5))
-    found = with_query(keep, [0.5, 1.0, 2.0], engine="vllm-cuda", fmt="e4m3fn", dtype="bfloat16")(exact)
-    assert found.k is exact.k
-    assert found.q is not None
-    for head, scale in enumerate((0.5, 1.0, 2.0)):
-        expected = round_trip(q[head].bfloat16(), scale, engine="vllm-cuda").restored
-        assert torch.equal(found.q[head], expected)
-
-
 def test_each_kind_of_candidate_is_its_own_round_trip(trace_with_queries: Path) -> None:
     trace = open_trace(trace_with_queries)
     (found, *_) = CapturedQueries(trace).read(0, [0])
@@ -81,6 +71,37 @@ def test_each_kind_of_candidate_is_its_own_round_trip(trace_with_queries: Path) 
     assert torch.equal(restored(UnitScales(setup)).v, unit)
     kept = restored(UnitScales(replace(setup, skip_layers=(0,))))
     assert kept.k is exact.k
-    for name in ("int8_per_token_head", "int4_per_token_head", "fp8_per_token_head"):
-        online, _ = find_format(name).round_trip(exact.k.bfloat16(), exact.v.bfloat16())
-        assert torch.equal(restored(OnlineScales(name)).k, online)
+    for name in ("fp8_per_token_head", "int8_per_token_head", "int4_per_token_head"):
+        found_there, cache = restored(OnlineScales(name)), find_format(name)
+        assert torch.equal(found_there.k, cache.k.round_trip(exact.k.bfloat16()))
+        assert torch.equal(found_there.v, cache.v.round_trip(exact.v.bfloat16()))
+
+
+def test_k_and_v_in_formats_of_their_own(trace_with_queries: Path) -> None:
+    trace = open_trace(trace_with_queries)
+    (found, *_) = CapturedQueries(trace).read(0, [0])
+    exact = Exact(*(torch.tensor(x).transpose(0, 1).contiguous() for x in (found.q, found.k, found.v)))
+    setup = ServingSetup("vllm-cuda")
+    cache = parse_format("k=bf16,v=int8_per_token_head")
+    applied = coded_by(OnlineScales("int8_per_token_head"), cache, setup, trace)
+    restored = quantizer_of(applied, found.layer, "bfloat16")(exact)
+    assert restored.k is exact.k
+    assert torch.equal(restored.v, cache.v.round_trip(exact.v.bfloat16()))
+
+
+def test_a_query_that_a_format_rounds_is_rounded_where_its_keys_are_coded(trace_with_queries: Path) -> None:
+    trace = open_trace(trace_with_queries)
+    (found, *_) = CapturedQueries(trace).read(0, [0])
+    exact = Exact(*(torch.tensor(x).transpose(0, 1).contiguous() for x in (found.q, found.k, found.v)))
+    name = "int8_per_token_head+q8"
+
+    def restored(candidate: Candidate) -> Restored:
+        applied = candidate.scales_for(trace)
+        assert applied is not None
+        return quantizer_of(applied, found.layer, "bfloat16")(exact)
+
+    q = restored(OnlineScales(name)).q
+    assert q is not None
+    assert torch.equal(q, round_trip(exact.q, 1.0).restored)
+    assert restored(OnlineScales("int8_per_token_head")).q is None
+    assert restored(OnlineScales(name, ServingSetup(skip_layers=(0,)))).q is None

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from kvtrace.numerics.online import ONLINE_POLICIES
 
-from kvtrace.attention.quantizers import Quantizer, keep, static_fp8
-from kvtrace.attention.replay import Exact, Restored, replay_layer
-from kvtrace.numerics.elementwise import online_round_trip
+from kvtrace.attention.quantizers import Quantizer, coded, keep, static_fp8
+from kvtrace.attention.replay import Restored, replay_layer
+from kvtrace.formats import find_format
+from kvtrace.formats.coding import RowCoding
 from kvtrace.trace.queries import AttentionLayer, AttentionValues
 
 if TYPE_CHECKING:
     from kvtrace.attention.replay import Metrics
 
 HEADS, KV_HEADS, DIM = 9, 3, 64
+FORMATS = ("int8_per_token_head", "fp8_per_token_head", "int4_per_token_head", "turboquant_3bit_nc")
 
 
 def main() -> None:
@@ -41,8 +42,7 @@ def main() -> None:
         "none (bf16)": keep,
         "FP8, a scale a tensor": fp8([0.02]),
         "FP8, a scale a head": fp8([0.02, 0.03, 0.04]),
-        "int8 per token and head": online("int8-per-token-head"),
-        "fp8 per token and head": online("fp8-per-token-head"),
+        **{name: of_format(name) for name in FORMATS},
     }
     where = f"{asked.probes} probes × {asked.tokens:,} tokens × {asked.layers} layers × {HEADS} heads"
     print(f"{where}, {asked.device}, one thread; best and worst of {asked.repeat}, seconds")
@@ -118,12 +118,14 @@ def fp8(scales: list[float]) -> Quantizer:
     )
 
 
-def online(policy: str) -> Quantizer:
-    def quantize(exact: Exact) -> Restored:
-        k, v = (online_round_trip(x.bfloat16(), ONLINE_POLICIES[policy]) for x in (exact.k, exact.v))
-        return Restored(k, v)
-
-    return quantize
+def of_format(name: str) -> Quantizer:
+    cache = find_format(name)
+    assert isinstance(cache.k, RowCoding)
+    assert isinstance(cache.v, RowCoding)
+    k, v = cache.k, cache.v
+    return lambda exact: Restored(
+        coded(exact.k, k, None, dtype="bfloat16"), coded(exact.v, v, None, dtype="bfloat16")
+    )
 
 
 if __name__ == "__main__":

@@ -85,11 +85,11 @@ class Bases:
 
 
 def _trace(path: Path, dtype: str) -> Path:
-    """Write two layers on two ranks; a request with output, one preempted, one that still runs."""
+    """Write two layers on two ranks; a request with output, one preempted, one that still runs; queries."""
     chance = np.random.default_rng(20)
     tensors = {(layer, t): chance.normal(0, 3, (40, 4, 8)) for layer in range(2) for t in "kv"}
     tensors[1, "k"][:, 2, 5] += 200  # an outlier channel, which is counted apart
-    return fabricate_trace(
+    fabricate_trace(
         path,
         tensors,
         dtype=dtype,
@@ -106,6 +106,15 @@ def _trace(path: Path, dtype: str) -> Path:
         model={"hf_config": CONFIG},
         settings={"layers_without_kv": ["model.layers.7.mixer"], "max_num_seqs": 8},
     )
+    add_queries(
+        path,
+        {(layer, t): chance.normal(0, 3, (4, 8, 8)) for layer in range(2) for t in "qo"},
+        ([0, 0, 1, 1], [7, 23, 3, 14]),
+        {(layer, t): chance.normal(0, 3, (2, 4, 8)) for layer in range(2) for t in "kv"},
+        ([1, 1], [12, 13]),
+        heads_a_kv_head=2,
+    )
+    return path
 
 
 def _odd_widths(base: Path) -> tuple[Path, ...]:

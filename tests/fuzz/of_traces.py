@@ -26,7 +26,8 @@ RECORDS: Final = (
     "trace.json", "requests.jsonl", "sampling.jsonl", "rank-0.zarr/rank.json", "rank-1.zarr/rank.json",
     "rank-0.zarr/commit.json", "rank-1.zarr/commit.json", "rank-1.zarr/dropped.jsonl",
     "rank-1.zarr/dropped.commit.json", "rank-0.zarr/layers/00/k/zarr.json",
-    "rank-1.zarr/rows/kv/step/zarr.json",
+    "rank-1.zarr/rows/kv/step/zarr.json", "queries-0.zarr/rank.json", "queries-1.zarr/rank.json",
+    "context-1.zarr/rank.json", "queries-1.zarr/commit.json", "queries-0.zarr/layers/01/o/zarr.json",
 )  # fmt: skip
 RECORDS_OF_QUERIES: Final = (
     "queries-0.zarr/rank.json", "queries-0.zarr/rank.json", "queries-1.zarr/commit.json",
