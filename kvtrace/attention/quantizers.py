@@ -67,7 +67,10 @@ def coded(x: Tensor, coding: RowCoding, scales: Sequence[float] | None, *, dtype
     """Return what a cache that codes whole vectors gives back, float32.
 
     x: [head, row, head_dim] float32 holding values of `dtype`. scales: one a head; None: it takes none.
+    NaN and inf, which no coding is defined for, are 0 to their vector.
     """
+    if not torch.isfinite(x).all():
+        x = torch.where(torch.isfinite(x), x, 0)
     of_head = torch.tensor(scales or [1.0] * len(x), dtype=torch.float32)
     if x.device.type != "cpu":
         return coding.round_trip(_as_captured(x, dtype), of_head.to(x.device).reshape(-1, 1, 1))

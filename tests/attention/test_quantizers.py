@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from kvtrace.attention.quantizers import quantizer_of, static_fp8
+from kvtrace.attention.quantizers import coded, quantizer_of, static_fp8
 from kvtrace.attention.replay import Exact
 from kvtrace.candidates.bf16 import Bf16
 from kvtrace.candidates.coded import coded_by
@@ -16,6 +16,7 @@ from kvtrace.candidates.online import OnlineScales
 from kvtrace.candidates.setup import ServingSetup
 from kvtrace.candidates.unit import UnitScales
 from kvtrace.formats import find_format, parse_format
+from kvtrace.formats.coding import RowCoding
 from kvtrace.numerics.elementwise import round_trip
 from kvtrace.trace.queries import CapturedQueries
 from kvtrace.trace.reader import open_trace
@@ -105,3 +106,11 @@ def test_a_query_that_a_format_rounds_is_rounded_where_its_keys_are_coded(trace_
     assert torch.equal(q, round_trip(exact.q, 1.0).restored)
     assert restored(OnlineScales("int8_per_token_head")).q is None
     assert restored(OnlineScales(name, ServingSetup(skip_layers=(0,)))).q is None
+
+
+def test_what_is_not_finite_is_zero_to_a_coding_of_whole_vectors() -> None:
+    x = torch.tensor([[[1.0, float("nan"), -2.0, float("inf"), 0.5, 0.0, 0.25, 3.0]]])
+    coding = find_format("int8_per_token_head").k
+    assert isinstance(coding, RowCoding)
+    expected = coding.round_trip(torch.where(torch.isfinite(x), x, 0).bfloat16())
+    assert torch.equal(coded(x, coding, None, dtype="bfloat16"), expected)
