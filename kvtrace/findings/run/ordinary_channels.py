@@ -9,7 +9,7 @@ from kvtrace.figures import percent, times
 from kvtrace.findings.finding import Finding, tensors_in
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import HIDDEN_LOSS, ORDINARY, RunExample, RunRule
-from kvtrace.findings.run.underflow import error_of, evidence_sql, losing_heads, severity_of
+from kvtrace.findings.run.underflow import evidence_sql, losing_heads, severity_of
 from kvtrace.findings.wording import recalibrate_command, skip_layers_flag, some_heads
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def check(case: Case) -> Iterator[Finding]:
 
 def _finding(case: Case, subject: Subject, losing: Sequence[LosingHead]) -> Finding:
     heads = [one.head for one in losing]
-    worst = max(losing, key=lambda one: error_of(one.row))
+    worst = max(losing, key=lambda one: one.row["ordinary_error"])
     is_scale = worst.blame == "scale"
     layers = tuple(sorted({layer for layer, _, _ in heads}))
     layer, head, tensor = worst.head
@@ -63,7 +63,7 @@ def _finding(case: Case, subject: Subject, losing: Sequence[LosingHead]) -> Find
         heads=tuple(heads),
         tensors=tensors_in(heads),
         layers=layers,
-        impact=error_of(worst.row),
+        impact=worst.row["ordinary_error"],
     )
 
 
@@ -88,6 +88,8 @@ RULE: Final = RunRule(
     ),
     valid=(
         RunExample(ordinary={(0, 0, "k"): ORDINARY}),
+        # It is the outliers that lose more than the floor, and nothing is flushed.
+        RunExample(sums={(0, 0, "k"): {"sum_sq_error": 1.6e3}}, ordinary={(0, 0, "k"): ORDINARY}),
         # The numbers over all channels show it: they lose small values too.
         RunExample(
             sums={(0, 0, "k"): {"sum_sq_error": 3e3, "num_flushed": 100}}, ordinary={(0, 0, "k"): HIDDEN_LOSS}
