@@ -19,7 +19,7 @@ from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 Tensor = Literal["k", "v"]
 _Kind = TypeVar("_Kind")
 
-REPORT_SCHEMA_VERSION: Final = "1.2"
+REPORT_SCHEMA_VERSION: Final = "1.3"
 
 
 @dataclass_transform(frozen_default=True)
@@ -274,12 +274,15 @@ class Report:
     """Unix seconds."""
     kvtrace_version: str
     answer: Answer
-    """The first screen; every output prints it. It is about the scales that ran, where any did; `verdict` is
-    about all that were judged. Since 1.2."""
+    """The first screen; every output prints it. It is about the scales that ran, where any did, else about
+    those to take; so are `verdict` and `losses`. Since 1.2."""
     device: str
     sources: tuple[Source, ...]
     loaded: tuple[LoadedScales, ...]
     candidates: tuple[CandidateSummary, ...]
+    """All that were replayed."""
+    shown: tuple[str, ...]
+    """Those of them that `heads`, `positions`, `workloads` and the outputs for people tell of. Since 1.3."""
     top: int
     """How many heads of each ranking are listed."""
     heads: tuple[Head, ...]
@@ -290,6 +293,7 @@ class Report:
     captured: tuple[Captured, ...]
     not_visible: tuple[str, ...]
     verdict: ScalesVerdict
+    """On the scales of the answer; of the others whether they are sound. Before 1.3: on all together."""
     findings: tuple[Finding, ...]
     """Ranked; the verdict rests on them."""
     losses: tuple[HeadLoss, ...]
