@@ -274,13 +274,11 @@ class Report:
     """Unix seconds."""
     kvtrace_version: str
     answer: Answer
-    """The first screen; every output prints it. It is about the scales that ran, where any did, else about
-    those to take; so are `verdict` and `losses`. Since 1.2."""
+    """The first screen (since 1.2), on the scales that ran, else on those to take; so is `verdict` (1.3)."""
     device: str
     sources: tuple[Source, ...]
     loaded: tuple[LoadedScales, ...]
     candidates: tuple[CandidateSummary, ...]
-    """All that were replayed."""
     shown: tuple[str, ...]
     """Those of them that `heads`, `positions`, `workloads` and the outputs for people tell of. Since 1.3."""
     top: int
@@ -293,12 +291,10 @@ class Report:
     captured: tuple[Captured, ...]
     not_visible: tuple[str, ...]
     verdict: ScalesVerdict
-    """On the scales of the answer; of the others whether they are sound. Before 1.3: on all together."""
     findings: tuple[Finding, ...]
     """Ranked; the verdict rests on them."""
     losses: tuple[HeadLoss, ...]
     """Every head under the scales of `losses_under`."""
     losses_under: str | None
-    """The scales that the verdict is about."""
     budget_bytes: int | None = None
     """For the cache, as given. Since 1.2."""

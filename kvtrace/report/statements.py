@@ -90,7 +90,8 @@ def cache_bytes(candidate: CandidateSummary) -> str | None:
 
 def cache_bytes_statement(report: Report) -> str | None:
     """Return the sentence on what a token takes under each candidate; None where nothing is known."""
-    parts = [f"{plain(one.candidate, 40)} {size}" for one in report.candidates if (size := cache_bytes(one))]
+    listed = [one for one in report.candidates if one.candidate in report.shown]
+    parts = [f"{plain(one.candidate, 40)} {size}" for one in listed if (size := cache_bytes(one))]
     if not parts:
         return None
     budget = f", and tokens in {report.budget_bytes:,} bytes" if report.budget_bytes else ""
