@@ -98,6 +98,7 @@ bench: .venv-bench/.stamp $(BENCH_TRACE)  ## speed on a real 560 MB trace, as ra
 	.venv-bench/bin/python tests/bench/bench_formats.py
 	.venv-bench/bin/python tests/bench/bench_calibrate.py --trace $(BENCH_TRACE)
 	.venv-bench/bin/python tests/bench/rank_large_run.py
+	.venv-bench/bin/python tests/bench/report_size.py
 	.venv-bench/bin/python tests/bench/replay_size.py
 	.venv-bench/bin/python tests/bench/cold_commands.py
 	.venv-bench/bin/python tests/bench/validation_cost.py
@@ -106,7 +107,7 @@ bench: .venv-bench/.stamp $(BENCH_TRACE)  ## speed on a real 560 MB trace, as ra
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --upgrade pip
 	.venv-bench/bin/python -m pip install --quiet --constraint .ci/constraints.txt torch
-	.venv-bench/bin/python -m pip install --quiet --constraint .ci/constraints.txt --editable '.[analysis,bench,dev]'
+	.venv-bench/bin/python -m pip install --quiet --constraint .ci/constraints.txt --editable '.[analysis,report,bench,dev]'
 	touch $@
 
 $(BENCH_TRACE): | vllm-env

@@ -16,10 +16,12 @@ from kvtrace.calibration.manifest import Manifest
 from kvtrace.capacity.report import CapacityReport
 from kvtrace.gate.comparison import Comparison
 from kvtrace.gate.outcome import CheckOutcome
+from kvtrace.report.before_after.model import BeforeAfter
 from kvtrace.report.scales.model import ScalesReport
 from kvtrace.report.sections import Report
 
 _PUBLISHED: Final[dict[str, Any]] = {
+    "before-after.schema.json": BeforeAfter,
     "calibration-manifest.schema.json": Manifest,
     "capacity.schema.json": CapacityReport,
     "check.schema.json": CheckOutcome,

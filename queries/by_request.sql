@@ -1,4 +1,4 @@
--- Which requests leave the range, worst first, K and V apart.
+-- Which requests leave the range, most first, K and V apart.
 -- Grain: one row per (candidate, tensor, source, request).
 -- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
 --   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/by_request.sql

@@ -1,5 +1,5 @@
 -- What limits each head: clipping, underflow or rounding (no scale cures it).
--- Grain: one row per (candidate, tensor, layer, kv_head), the worst of each
+-- Grain: one row per (candidate, tensor, layer, kv_head), the most of each
 -- candidate and tensor.
 -- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
 --   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/clip_flush_floor.sql

@@ -29,11 +29,11 @@
 --   amax_ratio                widest_amax / narrowest_amax
 --   clipped_frac              share of values clipped, 0 to 1
 --   sqnr_db                   signal to noise, dB, higher is better
---   worst_head_sqnr_db        of the worst head
+--   worst_head_sqnr_db        of the head with the lowest
 --   per_head_candidate        what it is compared with; NULL: none in the run
 --   per_head_clipped_frac     of that candidate, 0 to 1
 --   per_head_sqnr_db          of that candidate
---   per_head_worst_sqnr_db    of its worst head
+--   per_head_worst_sqnr_db    of its head with the lowest
 --   gain_db                   per_head_sqnr_db - sqnr_db
 --   num_values                finite values
 WITH layers AS (

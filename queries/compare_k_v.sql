@@ -1,4 +1,4 @@
--- K against V under every candidate, pooled and in the worst layer.
+-- K against V under every candidate, pooled and in the layer that clips most.
 -- Grain: one row per (candidate, tensor).
 -- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
 --   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/compare_k_v.sql

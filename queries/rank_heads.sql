@@ -1,4 +1,4 @@
--- Heads that leave the FP8 range, worst first, K and V apart.
+-- Heads that leave the FP8 range, most first, K and V apart.
 -- Grain: one row per (candidate, tensor, layer, kv_head).
 -- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
 --   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/rank_heads.sql

@@ -126,6 +126,6 @@ def _held_out(calibration: Calibration) -> Iterator[str]:
         )
         yield (
             f"  {cost.tensor.upper()}  error {cost.mean_relative_error:.5f}, out of range "
-            f"{out_of_range:.2e}, clipped {clipped:.2e}, flushed {flushed:.2e}; worst layer {layer} head "
+            f"{out_of_range:.2e}, clipped {clipped:.2e}, flushed {flushed:.2e}; most in layer {layer} head "
             f"{head}: {cost.worst_relative_error:.5f}"
         )

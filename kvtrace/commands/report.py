@@ -1,10 +1,10 @@
-"""`kvtrace report`: a trace or a run in, the answer out."""
+"""`kvtrace report`: a trace or a run in, the answer out; two in, what changed between them."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,13 +19,14 @@ from kvtrace.commands.trace_inputs import trace_at
 from kvtrace.errors import InputError, NotATraceError
 
 if TYPE_CHECKING:
-    from kvtrace.report.sections import Report
+    from collections.abc import Sequence
+
     from kvtrace.runs.open import Run
 
 
 @with_replay_options()
 def report(
-    inputs: Annotated[list[Path], typer.Argument(metavar="TRACE|RUN", help="Traces, or one run.")],
+    inputs: Annotated[list[Path], typer.Argument(metavar="TRACE|RUN", help="One, or two: before and after.")],
     options: ReplayOptions,
     intervals: Annotated[
         bool | None,
@@ -35,6 +36,13 @@ def report(
             f"On for up to {MOST_WITH_INTERVALS} candidates if the tensors are there.",
         ),
     ] = None,
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--candidate",
+            help="Show this one head by head, repeatable; else all of a few, of many the best.",
+        ),
+    ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Heads listed per candidate, K and V.")] = 5,
     output_format: Annotated[
         Literal["text", "json", "md", "html"],
@@ -42,7 +50,7 @@ def report(
     ] = "text",
     as_json: JSON = False,
     section: Annotated[
-        Literal["answer", "range", "heads", "formats", "evidence", "not-measured"] | None,
+        Literal["answer", "range", "heads", "before-and-after", "formats", "evidence", "not-measured"] | None,
         typer.Option("--section", help="Of the text: this section alone.", show_default=False),
     ] = None,
     budget: Annotated[
@@ -60,7 +68,7 @@ def report(
     """Say which heads leave the FP8 range under which scales, K or V, at which positions, in which workload.
 
     A trace is replayed first: with the engine's effective scales, 1.0 and each artifact. A run, the output of
-    kvtrace replay, is only reported.
+    kvtrace replay, is only reported. Of two deployments it says what changed from the first to the second.
     """
     from kvtrace.extras import require_extra
 
@@ -76,13 +84,20 @@ def report(
     if chosen == "html" or plots is not None:
         require_extra("report", "report --format html or --plots", "altair", "jinja2", "vl_convert")
     from kvtrace.capacity.budget import read_budget
-    from kvtrace.report.build import build_report
-    from kvtrace.runs.open import open_run
 
     inputs = [trace_at(path) for path in inputs]
     num_bytes = read_budget(budget).num_bytes if budget is not None else None
     for path in (output, plots):
         check_absent(path, force=force)
+    if len(inputs) > 2:
+        raise InputError(
+            f"{len(inputs)} inputs: expected one, or two: before and after. Several traces of one deployment "
+            "become one run first: kvtrace replay TRACE … -o RUN"
+        )
+    if len(inputs) == 2 and (plots is not None or candidate or budget is not None):
+        raise InputError(
+            "--plots, --candidate and --budget are of a report on one deployment; leave them out"
+        )
     fixed = {
         "--scales": options.scales,
         "--against": options.against,
@@ -92,26 +107,67 @@ def report(
         "--sweep": options.sweep,
         "--intervals": intervals,
     }
-    is_run = _is_run(inputs, [option for option, given in fixed.items() if given])
-    with nullcontext("") if is_run else TemporaryDirectory(prefix="kvtrace-") as scratch:
-        if is_run:
-            run = inputs[0]
+    are_runs = _are_runs(inputs, [option for option, given in fixed.items() if given])
+    if not all(are_runs):
+        require_extra("analysis", "report", "torch", "safetensors")
+    with ExitStack() as scratches:
+        opened = _opened(inputs, are_runs, options, intervals, scratches)
+        if len(opened) == 2:
+            text = _of_two(opened, are_runs, chosen, part)
         else:
-            require_extra("analysis", "report", "torch", "safetensors")
-            with notes_on_stderr(logging.WARNING):
-                request = request_for(inputs, options)
-                run = replay_into(request, intervals, Path(scratch) / "run")
-        opened = open_run(run)
-        built = build_report(opened, top=top, run_kept=is_run, budget=num_bytes)
-        text = _rendered(built, opened, chosen, part)
-        if plots is not None:
-            from kvtrace.report.plots import write_plots
-
-            write_plots(built, opened, plots)
+            text = _of_one(opened[0], are_runs[0], chosen, part, top, candidate or (), plots, num_bytes)
     deliver(text, output, force=force, for_programs=chosen != "text")
 
 
-def _rendered(built: Report, run: Run, chosen: str, section: str | None) -> str:
+def _opened(
+    inputs: Sequence[Path],
+    are_runs: Sequence[bool],
+    options: ReplayOptions,
+    intervals: bool | None,
+    scratches: ExitStack,
+) -> list[Run]:
+    """Return each input as a run; a trace is replayed into a directory that goes with `scratches`."""
+    from kvtrace.runs.open import open_run
+
+    requests = {}
+    with notes_on_stderr(logging.WARNING):
+        for path, is_run in zip(inputs, are_runs, strict=True):
+            if not is_run and path not in requests:
+                requests[path] = request_for([path], options)
+        if len(inputs) == 2 and not any(are_runs):
+            from kvtrace.trace.reader import open_trace
+            from kvtrace.trace.several import refuse_same_capture
+
+            refuse_same_capture([open_trace(path) for path in inputs])
+        runs = []
+        for path, is_run in zip(inputs, are_runs, strict=True):
+            if is_run:
+                runs.append(open_run(path))
+                continue
+            scratch = scratches.enter_context(TemporaryDirectory(prefix="kvtrace-"))
+            runs.append(open_run(replay_into(requests[path], intervals, Path(scratch) / "run")))
+    return runs
+
+
+def _of_one(
+    run: Run,
+    is_kept: bool,
+    chosen: str,
+    section: str | None,
+    top: int,
+    candidates: Sequence[str],
+    plots: Path | None,
+    budget: int | None,
+) -> str:
+    from kvtrace.report.build import build_report
+    from kvtrace.report.terminal.text import SECTIONS
+
+    _check_section(section, SECTIONS)
+    built = build_report(run, top=top, run_kept=is_kept, candidates=candidates, budget=budget)
+    if plots is not None:
+        from kvtrace.report.plots import write_plots
+
+        write_plots(built, run, plots)
     if chosen == "json":
         from kvtrace.report.json import report_json
 
@@ -124,16 +180,48 @@ def _rendered(built: Report, run: Run, chosen: str, section: str | None) -> str:
         from kvtrace.report.markdown import report_markdown
 
         return report_markdown(built)
-    from kvtrace.report.terminal.encoding import encodable
     from kvtrace.report.terminal.text import report_text
 
-    return encodable(report_text(built, section=section), sys.stdout.encoding or "utf-8")
+    return _for_terminal(report_text(built, section=section))
 
 
-def _is_run(inputs: list[Path], for_traces: list[str]) -> bool:
-    """Return whether the input is one run; False where all are traces.
+def _of_two(runs: Sequence[Run], are_kept: Sequence[bool], chosen: str, section: str | None) -> str:
+    from kvtrace.report.before_after.build import build_before_after
+    from kvtrace.report.before_after.text import SECTIONS, before_after_text
 
-    for_traces: options given that a run cannot take any more. Raises InputError: a run among others.
+    _check_section(section, SECTIONS)
+    before, after = runs
+    built = build_before_after(before, after, kept=(are_kept[0], are_kept[1]))
+    if chosen == "json":
+        from kvtrace.report.json import before_after_json
+
+        return before_after_json(built)
+    if chosen == "html":
+        from kvtrace.report.before_after.page import before_after_html
+
+        return before_after_html(built)
+    if chosen == "md":
+        from kvtrace.report.before_after.markdown import before_after_markdown
+
+        return before_after_markdown(built)
+    return _for_terminal(before_after_text(built, section=section))
+
+
+def _check_section(section: str | None, known: Sequence[str]) -> None:
+    if section is not None and section not in known:
+        raise InputError(f"--section {section}: this report has none; it has {', '.join(known)}")
+
+
+def _for_terminal(text: str) -> str:
+    from kvtrace.report.terminal.encoding import encodable
+
+    return encodable(text, sys.stdout.encoding or "utf-8")
+
+
+def _are_runs(inputs: Sequence[Path], for_traces: Sequence[str]) -> list[bool]:
+    """Return of each input whether it is a run; else it is a trace.
+
+    for_traces: options given that a run cannot take any more. Raises InputError: there are such and runs.
     NotATraceError: an input is neither.
     """
     from kvtrace.runs.open import missing_run
@@ -146,13 +234,9 @@ def _is_run(inputs: list[Path], for_traces: list[str]) -> bool:
             lacking = f"holds neither {TRACE_FILE} nor {RUN_FILE}"
             raise NotATraceError(missing_run(path, expected, lacking))
     runs = [path for path in inputs if (path / RUN_FILE).is_file()]
-    if not runs:
-        return False
-    if len(inputs) > 1:
-        raise InputError(f"{runs[0]}: a run, given with others; expected one run, or any number of traces")
-    if for_traces:
+    if runs and for_traces:
         raise InputError(
             f"{runs[0]}: a run, whose record and candidates are fixed; give its trace to try "
             f"{', '.join(for_traces)}"
         )
-    return True
+    return [path in runs for path in inputs]

@@ -59,6 +59,10 @@ class HeadLoss:
     """By clipping."""
     other_error: float
     """By rounding and flushing."""
+    max_abs: float
+    """Largest finite magnitude."""
+    covered_amax: float
+    """Largest magnitude in range: MAX × scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,21 @@ def diagnose_case(case: Case) -> Diagnosis:
         case.found.append(replace(one, remedy=one.remedy or _RULES[one.id].mended_by))
     in_effect = {subject.name for subject in case.subjects if subject.in_effect}
     ranked = sorted(_with_explanations(case), key=lambda one: _rank(one, in_effect))
-    verdict = _verdict(case.subjects, ranked)
+    verdict = _verdict(case.subjects, ranked, ranked)
     return Diagnosis(verdict, tuple(ranked))
+
+
+def findings_about(findings: Sequence[Finding], subject: Subject | None) -> list[Finding]:
+    """Return those of one set of scales, of the trace, and, where these scales ran, of what ran."""
+    name = subject.name if subject else None
+    ran = subject is not None and subject.in_effect and not subject.written_otherwise
+    return [one for one in findings if one.candidate in (None, name) or (ran and one.is_about_what_ran)]
+
+
+def verdict_about(case: Case, diagnosis: Diagnosis, subject: Subject | None) -> ScalesVerdict:
+    """Return the verdict on one set of scales: of the others only whether they are sound."""
+    about = findings_about(diagnosis.findings, subject)
+    return _verdict(case.subjects, diagnosis.findings, about, (subject.name,) if subject else ())
 
 
 def losses_under(case: Case, candidate: str) -> tuple[HeadLoss, ...]:
@@ -175,25 +192,34 @@ def _rank(finding: Finding, in_effect: set[str]) -> tuple[object, ...]:
     return SEVERITIES.index(finding.severity), is_hypothetical, tier, -finding.impact, finding.candidate or ""
 
 
-def _verdict(subjects: Sequence[Subject], ranked: Sequence[Finding]) -> ScalesVerdict:
+def _verdict(
+    subjects: Sequence[Subject],
+    ranked: Sequence[Finding],
+    about: Sequence[Finding],
+    of: tuple[str, ...] = (),
+) -> ScalesVerdict:
+    """Return the verdict that rests on some of the findings, in their order.
+
+    of: the scales that these are about; empty: all that were judged.
+    """
     judged = tuple(subject.name for subject in subjects)
     blamed = {one.candidate for one in ranked if one.severity != "note"}
-    is_blamed = bool(ranked) and ranked[0].severity != "note"
-    place = 0 if is_blamed else _first_of(ranked, Tier.cannot_tell)
+    is_blamed = bool(about) and about[0].severity != "note"
+    place = ranked.index(about[0]) if is_blamed else _first_of(ranked, Tier.cannot_tell)
     if place is None:
         status: Status = "sound"
-        headline = _nothing_found(judged, ranked)
+        headline = _nothing_found(of or judged, about)
         place = _first_of(ranked, Tier.excluded)
     elif is_blamed:
-        status = "fault" if ranked[0].severity == "error" else "suspect"
-        headline = _sentence(ranked[0], judged)
+        status = "fault" if about[0].severity == "error" else "suspect"
+        headline = _sentence(about[0], judged)
     else:
         status, headline = "cannot tell", ranked[place].message
     return ScalesVerdict(
         status=status,
         headline=headline,
         finding=place,
-        subject=ranked[0].candidate if is_blamed else None,
+        subject=about[0].candidate if is_blamed else None,
         judged=judged,
         sound=() if None in blamed else tuple(name for name in judged if name not in blamed),
     )
@@ -208,7 +234,7 @@ def _nothing_found(judged: Sequence[str], ranked: Sequence[Finding]) -> str:
     under = plain(judged[0], 40) if len(judged) == 1 else f"any of {len(judged)} sets of scales"
     noted = dict.fromkeys(one.id for one in ranked if _RULES[one.id].role != "all-clear")
     return (
-        "NOT THE SCALES: no clipping, flushing or drift beyond the limits, and no fault of the scales, "
+        "not the scales: no clipping, flushing or drift beyond the limits, and no fault of the scales, "
         f"was found under {under}" + (f"; noted: {', '.join(noted)}" if noted else "")
     )
 
@@ -220,6 +246,8 @@ def _loss(row: Row) -> HeadLoss:
         tensor=row["tensor"],
         clip_error=row["clip_error"] or 0.0,
         other_error=row["other_error"] or 0.0,
+        max_abs=row["max_abs"] or 0.0,
+        covered_amax=row["covered_amax"],
     )
 
 

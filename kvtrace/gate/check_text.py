@@ -49,9 +49,9 @@ def _lines(outcome: CheckOutcome) -> Iterator[str]:
     )
     yield from wrapped(f"policy {plain(policy.name)} of {policy.date}, sha256 {policy.sha256[:16]}…")
     if policy.written_after_run:
-        yield from wrapped("NOTE: the policy is dated after the run; limits belong before the results")
+        yield from wrapped("note: the policy is dated after the run; limits belong before the results")
     if policy.recorded_in_run is False:
-        yield from wrapped("NOTE: the run was made with another policy; its hash differs")
+        yield from wrapped("note: the run was made with another policy; its hash differs")
     if outcome.hypothetical:
         yield from wrapped(
             "hypothetical: the captured engine did not write FP8 with these scales, in this way"
@@ -117,7 +117,7 @@ def _limit(limit: LimitOutcome) -> Iterator[str]:
         f"{limit.limit} {relation} {bound}: {limit.verdict.value} ({counts})", "        ", "    "
     )
     if limit.worst:
-        yield from wrapped(f"worst {head_words(limit.limit, limit.worst)}", "          ", "      ")
+        yield from wrapped(f"most: {head_words(limit.limit, limit.worst)}", "          ", "      ")
 
 
 def head_words(limit: str, head: HeadOutcome) -> str:

@@ -32,7 +32,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     else:
         yield from wrapped(f"policy {plain(policy.name)} of {policy.date}, sha256 {policy.sha256[:16]}…")
         if policy.written_after_run:
-            yield from wrapped("NOTE: the policy is dated after the run; limits belong before the results")
+            yield from wrapped("note: the policy is dated after the run; limits belong before the results")
     if comparison.baseline is not None:
         yield from wrapped(f"every row is compared with {plain(comparison.baseline)} (--baseline)")
     for repeated in comparison.same_rows:
@@ -73,7 +73,7 @@ def _segment(segment: SegmentOutcome) -> Iterator[str]:
     """Yield the verdict, and the limit and head that decide it."""
     deciding = next((one for one in segment.limits if one.verdict is segment.verdict), None)
     worst = (
-        f": {deciding.limit}, worst {head_words(deciding.limit, deciding.worst)}"
+        f": {deciding.limit}, most in {head_words(deciding.limit, deciding.worst)}"
         if (deciding and deciding.worst and segment.num_requests)
         else ""
     )
@@ -83,7 +83,7 @@ def _segment(segment: SegmentOutcome) -> Iterator[str]:
 def _evidence(row: DecisionRow) -> Iterator[str]:
     yield from wrapped(f"{plain(row.name)}: {row.setup}", "    ", "  ")
     if row.note:
-        yield from wrapped(f"NOTE: {plain(row.note, 300)}", "    ")
+        yield from wrapped(f"note: {plain(row.note, 300)}", "    ")
     if row.against:
         yield from wrapped(
             f"against {plain(row.against)}, changed {'; '.join(row.changed)}", "      ", "    "
@@ -119,9 +119,9 @@ def _tensor(one: TensorEvidence) -> Iterator[str]:
             if value is not None
         )
         sqnr = f"{one.sqnr_db:.1f} dB{_interval('sqnr_db', one.sqnr_low_db, one.sqnr_high_db)}"
-        yield from wrapped(f"SQNR {sqnr}, worst head {one.worst_sqnr_db:.1f} dB; {shares}", "       ")
+        yield from wrapped(f"SQNR {sqnr}, lowest in a head {one.worst_sqnr_db:.1f} dB; {shares}", "       ")
     if one.worst is not None:
-        yield from wrapped(f"worst {_head(one.worst)}", "       ")
+        yield from wrapped(f"most: {_head(one.worst)}", "       ")
 
 
 def _pair(pair: Paired, against: str) -> Iterator[str]:

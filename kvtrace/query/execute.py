@@ -15,7 +15,7 @@ from kvtrace.query.parameters import check_values
 from kvtrace.runs.open import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -43,13 +43,19 @@ class Result:
 
 
 def connect_with_views(
-    run: Run, *, large_on_all_cores: bool = False, memory_bytes: int | None = None
+    run: Run,
+    *,
+    candidates: Sequence[str] | None = None,
+    large_on_all_cores: bool = False,
+    memory_bytes: int | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """Return a locked, read-only connection to the run that has the views and measures of `queries/`.
 
-    large_on_all_cores, memory_bytes: see `kvtrace.runs.open.connect`.
+    candidates, large_on_all_cores, memory_bytes: see `kvtrace.runs.open.connect`.
     """
-    connection = connect(run, large_on_all_cores=large_on_all_cores, memory_bytes=memory_bytes)
+    connection = connect(
+        run, candidates=candidates, large_on_all_cores=large_on_all_cores, memory_bytes=memory_bytes
+    )
     connection.execute(definitions_sql())
     return connection
 

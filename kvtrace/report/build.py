@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kvtrace.figures import positions
-from kvtrace.findings.diagnose import diagnose_case, losses_under
+from kvtrace.findings.diagnose import diagnose_case, losses_under, verdict_about
 from kvtrace.findings.run.case import Case
 from kvtrace.not_visible import NOT_VISIBLE
 from kvtrace.plain_text import plain
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.report.answer.make import make_answer
+from kvtrace.report.answer.told import Told
 from kvtrace.report.cache_bytes import bytes_per_token
 from kvtrace.report.sections import (
     REPORT_SCHEMA_VERSION,
@@ -30,9 +31,10 @@ from kvtrace.report.sections import (
     Stratum,
     TensorTotals,
 )
+from kvtrace.report.shown import all_candidates, chosen_candidates, with_the_best
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from kvtrace.findings.finding import Head as HeadKey
     from kvtrace.runs.open import Run
@@ -49,21 +51,37 @@ _SAMPLING: Final = (
 
 
 def build_report(
-    run: Run, *, top: int = DEFAULT_TOP, run_kept: bool = True, budget: int | None = None
+    run: Run,
+    *,
+    top: int = DEFAULT_TOP,
+    run_kept: bool = True,
+    candidates: Sequence[str] = (),
+    budget: int | None = None,
 ) -> Report:
     """Return what the run says.
 
-    top: heads per candidate, tensor and ranking. run_kept: whether the run outlives the report. budget: bytes
+    top: heads per candidate, tensor and ranking. run_kept: whether the run outlives the report. candidates:
+    those to tell of head by head, beside the answer's; empty: all of a few, the best of many. budget: bytes
     for the cache, of which each candidate holds so many tokens.
-    Raises IntegrityError: a file of the run is damaged.
+    Raises IntegrityError: a file of the run is damaged. InputError: the run has no such candidate.
     """
+    case = Case(run)
+    known = all_candidates(case)
+    shown = chosen_candidates(run.path, known, candidates)
     with ThreadPoolExecutor(1, "kvtrace-diagnose") as beside:
         # On a connection of its own: its rules reckon in Python while DuckDB answers here.
-        case = Case(run)
-        diagnosed = beside.submit(diagnose_case, case)
-        answers, places = _answers(run, top, budget)
-        diagnosis = diagnosed.result()
-    answer = make_answer(case, diagnosis, places)
+        diagnosing = beside.submit(diagnose_case, case)
+        ask = _asking(run)
+        compared = _compared(ask, budget)
+        if len(shown) == len(known):
+            details = _details(ask, top)
+            diagnosis = diagnosing.result()
+        else:
+            diagnosis = diagnosing.result()
+            shown = with_the_best(known, shown, Told(case, diagnosis))
+            details = _details(_asking(run, shown), top)
+    told = Told(case, diagnosis)
+    answer = make_answer(told, details.places, run_kept=run_kept)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
         run=str(run.path) if run_kept else None,
@@ -72,10 +90,12 @@ def build_report(
         answer=answer,
         device=run.record.device,
         sources=tuple(_source(source) for source in run.record.sources),
+        shown=shown,
         top=top,
-        **answers,
+        **compared,
+        **details.fields,
         not_visible=NOT_VISIBLE,
-        verdict=diagnosis.verdict,
+        verdict=verdict_about(case, diagnosis, told.subject),
         findings=diagnosis.findings,
         losses=losses_under(case, answer.candidate) if answer.candidate else (),
         losses_under=answer.candidate,
@@ -83,38 +103,57 @@ def build_report(
     )
 
 
-def _answers(
-    run: Run, top: int, budget: int | None
-) -> tuple[dict[str, tuple[Any, ...]], dict[tuple[str, HeadKey], str]]:
-    """Return what the queries say, by the report's fields, and where each (candidate, head) clips most.
-
-    Of a row a field takes the columns of its name.
-    """
-    connection = connect_with_views(run)
-
-    def rows(name: str, **parameters: object) -> list[Row]:
-        given = {key: str(value) for key, value in parameters.items()}
-        return list(run_query(connection, find_query(name), given).records())
-
-    located = {_key(row): row for row in rows("locate_heads")}
-    places = {
-        (name, head): _most(row) for (name, head), row in located.items() if row["position_clipped_frac"]
-    }
-    sizes = bytes_per_token(connection)
+def _compared(ask: _Asking, budget: int | None) -> dict[str, tuple[Any, ...]]:
+    """Return what is asked of all candidates, by the report's fields: a row for each, or for its K and V."""
+    sizes = bytes_per_token(ask.connection)
     details = {
         row["candidate"]: row | _size(sizes.get(row["candidate"]), budget)
-        for row in _records(connection, _DETAILS)
+        for row in _records(ask.connection, _DETAILS)
     }
-    answers: dict[str, tuple[Any, ...]] = {
-        "loaded": tuple(_loaded(rows("scale_audit"))),
-        "candidates": tuple(_candidates(rows("compare_candidates"), details)),
-        "heads": tuple(_heads(rows("rank_heads", top=top), located)),
-        "positions": tuple(map(_stratum, rows("by_position"))),
-        "workloads": tuple(map(_stratum, rows("by_workload"))),
-        "sampling": tuple(_of(SamplingRules, row) for row in _records(connection, _SAMPLING)),
-        "captured": tuple(_of(Captured, row) for row in rows("captured")),
+    return {
+        "loaded": tuple(_loaded(ask.rows("scale_audit"))),
+        "candidates": tuple(_candidates(ask.rows("compare_candidates"), details)),
+        "sampling": tuple(_of(SamplingRules, row) for row in _records(ask.connection, _SAMPLING)),
+        "captured": tuple(_of(Captured, row) for row in ask.rows("captured")),
     }
-    return answers, places
+
+
+@dataclass(frozen=True, slots=True)
+class _Details:
+    """What is told of some candidates head by head."""
+
+    fields: dict[str, tuple[Any, ...]]
+    """By the report's fields."""
+    places: dict[tuple[str, HeadKey], str]
+    """(candidate, head) → where it clips most, in words; a head that clips nowhere is left out."""
+
+
+def _details(ask: _Asking, top: int) -> _Details:
+    located = {_key(row): row for row in ask.rows("locate_heads")}
+    return _Details(
+        fields={
+            "heads": tuple(_heads(ask.rows("rank_heads", top=top), located)),
+            "positions": tuple(map(_stratum, ask.rows("by_position"))),
+            "workloads": tuple(map(_stratum, ask.rows("by_workload"))),
+        },
+        places={key: _most(row) for key, row in located.items() if row["position_clipped_frac"]},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """A connection that queries of the library are asked over."""
+
+    connection: Any
+
+    def rows(self, name: str, **parameters: object) -> list[Row]:
+        """Return the rows of a query, as column → value."""
+        given = {key: str(value) for key, value in parameters.items()}
+        return list(run_query(self.connection, find_query(name), given).records())
+
+
+def _asking(run: Run, candidates: Sequence[str] | None = None) -> _Asking:
+    return _Asking(connect_with_views(run, candidates=candidates))
 
 
 def _size(num_bytes: int | None, budget: int | None) -> Row:

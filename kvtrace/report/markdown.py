@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.figures import decibel, percent
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.model import SIGNS
+from kvtrace.report.shown import shown_candidates, shown_choices
 from kvtrace.report.statements import cache_bytes, captured_amount
 from kvtrace.report.wording import ended, minute
 from kvtrace.trace.cache_dtypes import quantized_names
@@ -34,8 +35,19 @@ def report_markdown(report: Report) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     answer = report.answer
+    yield from answer_markdown(answer)
+    yield ""
+    yield from _candidates(report)
+    yield ""
+    yield evidence_markdown(report)
+    yield ""
+    yield not_measured_markdown(report)
+
+
+def answer_markdown(answer: Answer) -> Iterator[str]:
+    """Yield the headline, where, what it matters, how sure, what to do, and the three questions."""
     state = f"{SIGNS[answer.state]} {answer.state.upper()} · {answer.kind}"
-    yield f"## {state}: {_text(answer.headline, _MESSAGE)}"
+    yield f"## {state}: {escaped(answer.headline, _MESSAGE)}"
     yield ""
     yield from _bullet("Where", answer.where)
     yield from _bullet("Matters", answer.matters)
@@ -45,49 +57,49 @@ def _lines(report: Report) -> Iterator[str]:
     yield "| question | answer | because |"
     yield "|---|---|---|"
     for one in answer.questions:
-        yield f"| {one.question} | {_text(one.answer, _NAME)} | {_text(one.because, _MESSAGE)} |"
-    yield ""
-    yield from _candidates(report)
-    yield ""
-    yield _evidence(report)
-    yield ""
-    lacking = "; ".join(f"{one.what}: {one.why}" for one in answer.not_measured)
-    yield f"Not measured: {_text(lacking, _MESSAGE)}. No replay shows {', '.join(report.not_visible)}."
+        yield f"| {one.question} | {escaped(one.answer, _NAME)} | {escaped(one.because, _MESSAGE)} |"
+
+
+def not_measured_markdown(report: Report) -> str:
+    """Return what the report lacks, and what none can have."""
+    lacking = "; ".join(f"{one.what}: {one.why}" for one in report.answer.not_measured)
+    return f"Not measured: {escaped(lacking, _MESSAGE)}. No replay shows {', '.join(report.not_visible)}."
 
 
 def _bullet(name: str, sentences: Sequence[str]) -> Iterator[str]:
     if sentences:
-        yield f"- **{name}:** {ended(_text('; '.join(sentences), _MESSAGE))}"
+        yield f"- **{name}:** {ended(escaped('; '.join(sentences), _MESSAGE))}"
 
 
 def _action(answer: Answer) -> Iterator[str]:
     action = answer.action
-    said = [_text(action.text, _MESSAGE)] if action.text else []
+    said = [escaped(action.text, _MESSAGE)] if action.text else []
     if action.until:
-        said.append(f"Until that is served, serve {_text(action.until, _MESSAGE)}.")
+        said.append(f"Until that is served, serve {escaped(action.until, _MESSAGE)}.")
     yield f"**Do now.** {' '.join(said)}".rstrip()
     yield ""
     if action.command is not None:
         yield from ("```sh", plain(action.command, 4_000).replace("```", "` ` `"), "```", "")
 
 
-def _evidence(report: Report) -> str:
+def evidence_markdown(report: Report) -> str:
+    """Return what was captured, where, with which digests."""
     named = []
     for source in report.sources[:3]:
         captured = minute(source.captured_at)
         effect = {
             "static_fp8": "FP8 in effect",
             "unquantized": "no FP8 in effect",
-            "other": f"{_text(quantized_names(source.cache_dtypes), _NAME)} cache, not static FP8",
+            "other": f"{escaped(quantized_names(source.cache_dtypes), _NAME)} cache, not static FP8",
         }[source.cache_kind]
         named.append(
-            f"{_text(source.name, _NAME)} ({_text(source.model, _NAME)}, {_text(source.engine, 20)} "
-            f"{_text(source.engine_version, 20)}, {captured}, {effect}, trace {source.trace_sha256[:12]})"
+            f"{escaped(source.name, _NAME)} ({escaped(source.model, _NAME)}, {escaped(source.engine, 20)} "
+            f"{escaped(source.engine_version, 20)}, {captured}, {effect}, trace {source.trace_sha256[:12]})"
         )
     more = f" and {len(report.sources) - 3} more" if len(report.sources) > 3 else ""
     return (
         f"Evidence: {captured_amount(report)} in {'; '.join(named)}{more}; kvtrace "
-        f"{_text(report.kvtrace_version, 20)}."
+        f"{escaped(report.kvtrace_version, 20)}."
     )
 
 
@@ -95,19 +107,25 @@ def _candidates(report: Report) -> Iterator[str]:
     """Yield the scales compared, the answer's first; then what quantizes without given scales."""
     states = {one.candidate: one for one in report.answer.compared}
     known = {one.candidate: one for one in report.candidates}
-    others = [
-        one.candidate for one in report.candidates if one.kind != "bf16" and one.candidate not in states
+    formats = [
+        one.candidate
+        for one in shown_candidates(report)
+        if one.kind != "bf16" and one.candidate not in states
     ]
-    named = [*states, *others]
+    named = [
+        *(one.candidate for one in shown_choices(report)),
+        *formats,
+        *(name for name in states if name not in report.shown),
+    ]
     yield "| | scales | K clipped | V clipped | K SQNR | V SQNR | bytes a token |"
     yield "|---|---|--:|--:|--:|--:|--:|"
     for name in named[:_MOST_CANDIDATES]:
         sign = SIGNS[states[name].state] if name in states else ""
-        shown = f"**{_text(name, _NAME)}**" if name == report.answer.candidate else _text(name, _NAME)
+        shown = f"**{escaped(name, _NAME)}**" if name == report.answer.candidate else escaped(name, _NAME)
         of = {total.tensor: total.measured for total in known[name].tensors}
         if not of:
             reason = known[name].reason or "no reason recorded"
-            yield f"| {sign} | {shown} | {_text(reason, 200)} | | | | |"
+            yield f"| {sign} | {shown} | {escaped(reason, 200)} | | | | |"
             continue
         clipped = [percent(of[tensor].clipped_frac) if tensor in of else "–" for tensor in ("k", "v")]
         sqnr = [decibel(of[tensor].sqnr_db) if tensor in of else "–" for tensor in ("k", "v")]
@@ -117,10 +135,10 @@ def _candidates(report: Report) -> Iterator[str]:
         yield f"| | {len(named) - _MOST_CANDIDATES} more in `--format json` | | | | | |"
 
 
-def _text(text: str, limit: int) -> str:
+def escaped(text: str, limit: int) -> str:
     r"""Return text from outside so that Markdown and HTML show it as it is.
 
-    >>> _text("<b>|*x*", 40)
+    >>> escaped("<b>|*x*", 40)
     '&lt;b&gt;\\|\\*x\\*'
     """
     return "".join(

@@ -19,7 +19,7 @@ from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 Tensor = Literal["k", "v"]
 _Kind = TypeVar("_Kind")
 
-REPORT_SCHEMA_VERSION: Final = "1.2"
+REPORT_SCHEMA_VERSION: Final = "1.3"
 
 
 @dataclass_transform(frozen_default=True)
@@ -274,12 +274,13 @@ class Report:
     """Unix seconds."""
     kvtrace_version: str
     answer: Answer
-    """The first screen; every output prints it. It is about the scales that ran, where any did; `verdict` is
-    about all that were judged. Since 1.2."""
+    """The first screen (since 1.2), on the scales that ran, else on those to take; so is `verdict` (1.3)."""
     device: str
     sources: tuple[Source, ...]
     loaded: tuple[LoadedScales, ...]
     candidates: tuple[CandidateSummary, ...]
+    shown: tuple[str, ...]
+    """Those of them that `heads`, `positions`, `workloads` and the outputs for people tell of. Since 1.3."""
     top: int
     """How many heads of each ranking are listed."""
     heads: tuple[Head, ...]
@@ -295,6 +296,5 @@ class Report:
     losses: tuple[HeadLoss, ...]
     """Every head under the scales of `losses_under`."""
     losses_under: str | None
-    """The scales that the verdict is about."""
     budget_bytes: int | None = None
     """For the cache, as given. Since 1.2."""

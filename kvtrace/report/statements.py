@@ -59,12 +59,12 @@ def effect_statement(source: Source, scales: Sequence[LoadedScales]) -> str:
     dtype = f"cache dtype {plain(source.kv_cache_dtype, 20)}"
     if source.cache_kind == "other":
         return (
-            f"cache dtype {plain(quantized_names(source.cache_dtypes), 60)}: quantized, but NOT as static "
-            "FP8, so every candidate with given scales is hypothetical: what they would do to these values."
+            f"cache dtype {plain(quantized_names(source.cache_dtypes), 60)}: quantized, but not as static "
+            "FP8. Every candidate with given scales is a what-if: what they would do to these values."
         )
     if source.cache_kind == "unquantized":
         return (
-            f"{dtype}: NO FP8 was in effect at capture, so every candidate is hypothetical: what its scales "
+            f"{dtype}: no FP8 was in effect at capture. Every candidate is a what-if: what its scales "
             "would do to these values."
         )
     text = f"{dtype}: FP8 was in effect."
@@ -72,7 +72,7 @@ def effect_statement(source: Source, scales: Sequence[LoadedScales]) -> str:
     if not known:
         return text + " Its scales are not in this run."
     if _is_default(list(known.values())):
-        return text + " EVERY effective scale is exactly 1.0: the engine's default, no calibrated scale."
+        return text + " Every effective scale is exactly 1.0: the engine's default, no calibrated scale."
     ranges = ", ".join(
         f"{tensor.upper()} {span(known[tensor].min_effective_scale, known[tensor].max_effective_scale)}"
         for tensor in sorted(known)
@@ -90,7 +90,8 @@ def cache_bytes(candidate: CandidateSummary) -> str | None:
 
 def cache_bytes_statement(report: Report) -> str | None:
     """Return the sentence on what a token takes under each candidate; None where nothing is known."""
-    parts = [f"{plain(one.candidate, 40)} {size}" for one in report.candidates if (size := cache_bytes(one))]
+    listed = [one for one in report.candidates if one.candidate in report.shown]
+    parts = [f"{plain(one.candidate, 40)} {size}" for one in listed if (size := cache_bytes(one))]
     if not parts:
         return None
     budget = f", and tokens in {report.budget_bytes:,} bytes" if report.budget_bytes else ""
@@ -172,5 +173,5 @@ def _loaded(scales: Sequence[LoadedScales]) -> str:
         return f"is what ran: all {count(total, 'scale')} equal the effective ones."
     if _is_default(scales):
         differ = f"{total - same:,} of its {count(total, 'scale')} differ"
-        return f"was NOT LOADED: the engine used 1.0, and {differ}."
-    return f"is NOT what ran: {total - same:,} of its {count(total, 'scale')} differ from the effective ones."
+        return f"was not loaded: the engine used 1.0, and {differ}."
+    return f"is not what ran: {total - same:,} of its {count(total, 'scale')} differ from the effective ones."

@@ -19,6 +19,8 @@ from kvtrace.runs.table import RUN_SCHEMA_VERSION
 from kvtrace.trace.format import TRACE_FILE, unseal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvtrace.runs.table import Column, Table
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
@@ -86,11 +88,16 @@ def open_run(path: Path | str) -> Run:
 
 
 def connect(
-    run: Run, *, large_on_all_cores: bool = False, memory_bytes: int | None = None
+    run: Run,
+    *,
+    candidates: Sequence[str] | None = None,
+    large_on_all_cores: bool = False,
+    memory_bytes: int | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """Return a connection with one view per file, named like the file (`FROM 'cells.parquet'`).
 
     The same SQL gives the same rows to the last bit each time, by one thread; connections work side by side.
+    candidates: the connection sees the rows of these alone; None: of all.
     large_on_all_cores: give that up in a run whose tables have more than 32 MB, for the speed of one query.
     memory_bytes: the most that it may take; None: DuckDB's own limit.
     In a run of an earlier minor version, a table that it does not have is empty and a column is NULL; one
@@ -105,7 +112,7 @@ def connect(
     # Views stand on views: each of them would read the end of its files again.
     connection.execute("SET parquet_metadata_cache = true")
     for table in TABLES:
-        _create_view(connection, run, table)
+        _create_view(connection, run, table, candidates)
     _check_columns(connection, run)
     paths = [str(_file(run, table)) for table in TABLES]
     # DuckDB checks a path twice: as the pattern it was given, and as the file that it found.
@@ -178,12 +185,16 @@ def _version_numbers(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _create_view(connection: duckdb.DuckDBPyConnection, run: Run, table: Table) -> None:
+def _create_view(
+    connection: duckdb.DuckDBPyConnection, run: Run, table: Table, candidates: Sequence[str] | None
+) -> None:
     file = _file(run, table)
     # A directory called layer=3 must not become a column, so no Hive partitions.
     source = f"read_parquet({_literal(_glob_escaped(str(file)))}, hive_partitioning = false)"
     names = ", ".join(f'{_value(run, table, one)} AS "{one.name}"' for one in table.columns)
     origin = f"FROM {source}" if run.holds(table) else "WHERE false"
+    if candidates is not None and run.holds(table) and any(one.name == "candidate" for one in table.columns):
+        origin += f" WHERE candidate IN ({', '.join(map(_literal, candidates)) or 'NULL'})"
     try:
         connection.execute(f'CREATE VIEW "{table.file_name}" AS SELECT {names} {origin}')
     except duckdb.BinderException as error:

@@ -210,7 +210,7 @@ def _integrity_lines(summary: TraceSummary) -> Iterator[str]:
     yield f"integrity {how}"
     yield (
         f"          {summary.num_ranks} rank(s), {summary.num_chunks} row chunk(s), "
-        + ("closed in order" if summary.closed else "NOT closed in order: the last rows may be lost")
+        + ("closed in order" if summary.closed else "not closed in order: the last rows may be lost")
     )
     for directory, where in summary.profiles.items():
         hint = "" if where == "made here" else ": a replay counts again"

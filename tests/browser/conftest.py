@@ -84,28 +84,46 @@ def sample_json(sample_run: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def incident_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Part of the sample as served in FP8 with scales that are too small for K of three heads."""
-    bench = new_bench(3, tmp_path_factory.mktemp("incident"))
-    covering = bench.scales(Recipe(headroom=1.1))
-    bench.live = times(times(covering, 1 / 4, "k", [(2, 1)]), 1 / 2.5, "k", [(0, 0), (3, 2)])
-    bench.ship(bench.live)
-    run = bench.folder / "incident.run"
-    kvtrace("replay", str(bench.write("incident")), "--scales", str(bench.artifacts[0]), "-o", str(run))
+    return served_run("incident", tmp_path_factory, {1 / 4: [(2, 1)], 1 / 2.5: [(0, 0), (3, 2)]})
+
+
+def served_run(
+    name: str, folders: pytest.TempPathFactory, factors: dict[float, list[tuple[int, int]]]
+) -> Path:
+    """Part of the sample as served in FP8; factors: of scales that cover, to the K heads that get it."""
+    bench = new_bench(3, folders.mktemp(name))
+    live = bench.scales(Recipe(headroom=1.1))
+    for factor, heads in factors.items():
+        live = times(live, factor, "k", heads)
+    bench.live = live
+    bench.ship(live)
+    run = bench.folder / f"{name}.run"
+    kvtrace("replay", str(bench.write(name)), "--scales", str(bench.artifacts[0]), "-o", str(run))
     return run
 
 
 @pytest.fixture(scope="session")
 def shown_runs(
     sample_run: Path, incident_run: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
-    """A choice among scales, an incident as served, and scales that cannot be used."""
+) -> dict[str, tuple[Path, ...]]:
+    """A choice, an incident as served, sound scales, scales that cannot be used; before and after a fault."""
     invalid = tmp_path_factory.mktemp("invalid") / "invalid.run"
     run_of(RunExample(invalid_as="wrong-model"), invalid)
-    return {"choice": sample_run, "incident": incident_run, "invalid": invalid}
+    sound = tmp_path_factory.mktemp("sound") / "sound.run"
+    kvtrace("replay", SAMPLE, "--scales", "samples/scales/all-per-head", "-o", str(sound))
+    before = served_run("earlier", tmp_path_factory, {1 / 3: [(1, 1)]})
+    return {
+        "choice": (sample_run,),
+        "incident": (incident_run,),
+        "sound": (sound,),
+        "invalid": (invalid,),
+        "before-after": (before, incident_run),
+    }
 
 
 @pytest.fixture(scope="session")
-def shown_pages(shown_runs: dict[str, Path]) -> dict[str, Path]:
-    return {name: rendered(run) for name, run in shown_runs.items()}
+def shown_pages(shown_runs: dict[str, tuple[Path, ...]]) -> dict[str, Path]:
+    return {name: rendered(*runs) for name, runs in shown_runs.items()}
 
 
 @pytest.fixture(scope="session")

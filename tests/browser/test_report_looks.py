@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Open = Callable[..., Visit]
 
-SHOWN = ("choice", "incident", "invalid")
+SHOWN = ("choice", "incident", "sound", "invalid", "before-after")
 WIDTHS = (1280, 390)
 
 
@@ -66,6 +66,7 @@ def test_the_samples_page_is_short_while_its_details_are_closed(visit: Open, sam
     words = visit(sample_page).page.locator("body").inner_text().split()
     print(f"\n{len(words)} words")
     assert len(words) <= 1200
+    assert sample_page.stat().st_size < 2_000_000
 
 
 def test_a_print_is_light_and_complete(visit: Open, sample_page: Path) -> None:

@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
     Open = Callable[..., Visit]
 
-SHOWN = ("choice", "incident", "invalid")
+SHOWN = ("choice", "incident", "sound", "invalid", "before-after")
 ARTIFACTS = ["chat-per-tensor", "chat-per-head", "all-per-head", "halved", "unit"]
 
 
 @pytest.fixture(scope="module")
-def answers(shown_runs: dict[str, Path]) -> dict[str, dict[str, Any]]:
+def answers(shown_runs: dict[str, tuple[Path, ...]]) -> dict[str, dict[str, Any]]:
     return {
-        name: json.loads(kvtrace("report", str(run), "--json"))["answer"] for name, run in shown_runs.items()
+        name: json.loads(kvtrace("report", *map(str, runs), "--json"))["answer"]
+        for name, runs in shown_runs.items()
     }
 
 

@@ -44,7 +44,7 @@ def test_a_trace_is_replayed_and_reported_in_one_command(trace: Path) -> None:
     assert "The engine used scale 1.0 in layer 0" in text
     assert "effective K | ✕ 2.2 ×, layer 0 head 1 K" in text
     assert "layer 0 head 1 K loses 30 % of its energy to clipping" in text
-    assert "FP8 was in effect. EVERY effective scale is exactly 1.0" in text
+    assert "FP8 was in effect. Every effective scale is exactly 1.0" in text
 
 
 def test_json_of_a_trace_and_of_its_run_say_the_same(trace: Path, tmp_path: Path) -> None:
@@ -191,7 +191,8 @@ def test_what_cannot_be_reported_is_one_line_and_exit_code_2(trace: Path, tmp_pa
         ((tmp_path / "nowhere",), "nowhere"),
         ((tmp_path,), str(tmp_path)),
         ((run, "--scales", tmp_path), "candidates are fixed"),
-        ((run, trace), "expected one run"),
+        ((run, trace, "--scales", tmp_path), "candidates are fixed"),
+        ((run, run, run), "expected one, or two"),
         ((trace, "--scales", tmp_path / "no-artifact"), "no-artifact"),
         ((trace, "--device", "cuda:99"), "cuda:99"),
     ):

@@ -208,7 +208,7 @@ def test_another_quantized_cache_is_named_and_never_replayed_as_static_fp8(
     report = build_report(open_run(run))
     assert (report.sources[0].cache_kind, report.sources[0].cache_dtypes) == ("other", (cache,))
     text = " ".join(report_text(report).split())
-    assert f"cache dtype {cache}: quantized, but NOT as static FP8" in text
+    assert f"cache dtype {cache}: quantized, but not as static FP8" in text
     assert f"{cache.replace('_', chr(92) + '_')} cache, not static FP8" in report_markdown(report)
     for said in (text, report_markdown(report)):
         assert "no fp8" not in said.lower()

@@ -63,7 +63,7 @@ def _kill(number: int, job: Job, what: str, num_rows: int) -> Kill:
             f"{acknowledged} rows were committed, {stored.num_rows} are there"
         )
         assert not stored.closed
-        assert "NOT closed in order: the last rows may be lost" in stored.text
+        assert "not closed in order: the last rows may be lost" in stored.text
     except InputError as error:
         # Without a single committed row there is nothing to open, and the error says that.
         is_empty = acknowledged == 0 and "holds no committed row" in str(error)

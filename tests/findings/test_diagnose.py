@@ -167,7 +167,7 @@ def test_not_the_scales_says_what_was_excluded_and_how_near_the_worst_head_comes
     bench.ship(bench.scales(Recipe("percentile", 99.9)))
     diagnosis = bench.diagnosed()
     assert diagnosis.verdict.headline.startswith(
-        "NOT THE SCALES: no clipping, flushing or drift beyond the limits, and no fault of the scales, was"
+        "not the scales: no clipping, flushing or drift beyond the limits, and no fault of the scales, was"
     )
     case = Case(open_run(bench.folder / "run"))
     worst = max(row["clip_error"] for one in case.subjects for row in case.whole_heads(one.name))

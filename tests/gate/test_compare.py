@@ -273,7 +273,7 @@ def test_a_candidate_that_the_engine_runs_differently_is_scored_and_says_so(tmp_
     run = gate_run(tmp_path / "run", Traffic("chat", 30), candidates=[BF16, collapsed])
     found = table(run)
     assert row(found, "cal").evidence
-    assert "NOTE: per-head scales collapse" in comparison_text(found)
+    assert "note: per-head scales collapse" in comparison_text(found)
 
 
 def test_a_row_without_quantized_heads_is_known_not_to_clip(tmp_path: Path) -> None:
@@ -464,4 +464,4 @@ def test_the_difference_is_told_by_workload_and_by_the_policys_segments(tmp_path
     }
     assert [one.verdict.value for one in row(found, "cal").segments] == ["breached", "breached"]
     text = " ".join(comparison_text(found).split())
-    assert "breached: all · chat · positions 0 to 3: vectors_clipped_frac, worst layer 0 head 1 V" in text
+    assert "breached: all · chat · positions 0 to 3: vectors_clipped_frac, most in layer 0 head 1 V" in text

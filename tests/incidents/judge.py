@@ -23,7 +23,7 @@ right   the planted causes are the first findings, in any order, before all othe
         planted cause; only k-clips, v-clips, outlier-head, no-scale-helps, too-wide and the
         drifts ever are. "set aside": right only because consequences do not count.
 note    the cause is never more than a note, so it cannot come first: right if the verdict
-        is NOT THE SCALES with the note among the findings, and not so in the same case
+        is "not the scales" with the note among the findings, and not so in the same case
         without it.
 scales  a rule that the report leaves to the run's own numbers: judged as `kvtrace scales`
         lists findings, nothing set aside.

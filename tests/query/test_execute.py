@@ -252,7 +252,7 @@ def test_the_command_runs_sql_lists_queries_and_limits_rows(run: Run) -> None:
         == 1
     )
     listed = invoke("--list")
-    assert "rank_heads\n  Heads that leave the FP8 range, worst first" in listed
+    assert "rank_heads\n  Heads that leave the FP8 range, most first" in listed
 
 
 def test_the_command_refuses_what_it_cannot_do(run: Run, tmp_path: Path) -> None:

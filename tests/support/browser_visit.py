@@ -46,9 +46,9 @@ def kvtrace(*words: str) -> str:
     return result.stdout
 
 
-def rendered(run: Path) -> Path:
-    page = run.with_suffix(".html")
-    kvtrace("report", str(run), "--format", "html", "-o", str(page))
+def rendered(*runs: Path) -> Path:
+    page = runs[0].with_suffix(".html") if len(runs) == 1 else runs[0].with_name("before-after.html")
+    kvtrace("report", *map(str, runs), "--format", "html", "-o", str(page))
     return page
 
 

@@ -1,4 +1,4 @@
-"""A run as large as reports get: 80 layers × 8 KV heads × 16 candidates, of numbers that compress badly."""
+"""A run as large as reports get: 80 layers × 8 KV heads × many candidates, of numbers that compress badly."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from support.fabricate_run import fabricate_run, run_record, write_record
 if TYPE_CHECKING:
     from pathlib import Path
 
-LAYERS, HEADS, CANDIDATES = 80, 8, 16
+LAYERS, HEADS = 80, 8
 WORKLOADS = ("chat", "code", "language", "retrieval")
 _REQUESTS, _ROWS = 64, 768
 
 
-def large_run(path: Path) -> Path:
+def large_run(path: Path, num_candidates: int = 16) -> Path:
     """Write the run; every head has its own amax, every candidate its own scales."""
+    names = [f"candidate-{number:02}" for number in range(num_candidates)]
     rng = np.random.default_rng(7)
     prompt = rng.integers(20, 8_000, _REQUESTS)
     request = np.sort(rng.integers(0, _REQUESTS, _ROWS))
@@ -31,8 +32,8 @@ def large_run(path: Path) -> Path:
     head = np.arange(LAYERS * HEADS * 2)
     layer, kv_head, tensor = head // (HEADS * 2), head // 2 % HEADS, np.array(["k", "v"])[head % 2]
     codes = 16_512 + rng.normal(0, 90, (head.size, _ROWS)).astype(np.int64)
-    limits = 16_512 + rng.integers(60, 330, (CANDIDATES, head.size))
-    fabricate_run(path, _small_tables(prompt, request, position, octave, phase))
+    limits = 16_512 + rng.integers(60, 330, (num_candidates, head.size))
+    fabricate_run(path, _small_tables(names, prompt, request, position, octave, phase))
     write(
         path,
         "vectors",
@@ -49,10 +50,10 @@ def large_run(path: Path) -> Path:
         path,
         "scales",
         source="day",
-        candidate=np.repeat([f"candidate-{c:02}" for c in range(CANDIDATES)], head.size),
-        layer=np.tile(layer, CANDIDATES),
-        kv_head=np.tile(kv_head, CANDIDATES),
-        tensor=np.tile(tensor, CANDIDATES),
+        candidate=np.repeat(names, head.size),
+        layer=np.tile(layer, num_candidates),
+        kv_head=np.tile(kv_head, num_candidates),
+        tensor=np.tile(tensor, num_candidates),
         scale=amax.reshape(-1) / 448,
         covered_amax=amax.reshape(-1),
         calibrated_amax=amax.reshape(-1),
@@ -61,12 +62,14 @@ def large_run(path: Path) -> Path:
         origin="made up",
     )
     _write_sweep(path, rng, (layer, kv_head, tensor))
-    _write_cells(path, rng, (layer, kv_head, tensor), codes, limits, request, octave, phase)
+    _write_cells(path, rng, names, (layer, kv_head, tensor), codes, limits, request, octave, phase)
     write_record(path, run_record())
     return path
 
 
-def _small_tables(prompt: Any, request: Any, position: Any, octave: Any, phase: Any) -> dict[str, Any]:
+def _small_tables(
+    names: list[str], prompt: Any, request: Any, position: Any, octave: Any, phase: Any
+) -> dict[str, Any]:
     return {
         "sampling": [{"source": "day", "sampling_id": 0, "position_stride": 16, "request_fraction": 1.0}],
         "layers": [{"source": "day", "layer": layer, "dtype": "bfloat16"} for layer in range(LAYERS)],
@@ -95,7 +98,7 @@ def _small_tables(prompt: Any, request: Any, position: Any, octave: Any, phase: 
         ],
         "candidates": [
             {
-                "candidate": f"candidate-{number:02}",
+                "candidate": name,
                 "ordinal": number,
                 "kind": "artifact",
                 "status": "valid",
@@ -105,7 +108,7 @@ def _small_tables(prompt: Any, request: Any, position: Any, octave: Any, phase: 
                 "granularity": "attn_head",
                 "artifact": f"scales/{number}",
             }
-            for number in range(CANDIDATES)
+            for number, name in enumerate(names)
         ],
     }
 
@@ -136,7 +139,15 @@ def _write_sweep(path: Path, rng: Any, heads: Any) -> None:
 
 
 def _write_cells(
-    path: Path, rng: Any, heads: Any, codes: Any, limits: Any, request: Any, octave: Any, phase: Any
+    path: Path,
+    rng: Any,
+    candidates: list[str],
+    heads: Any,
+    codes: Any,
+    limits: Any,
+    request: Any,
+    octave: Any,
+    phase: Any,
 ) -> None:
     layer, kv_head, tensor = heads
     names = sorted(zip(request % len(WORKLOADS), octave, phase, strict=True))
@@ -146,7 +157,7 @@ def _write_cells(
     )
     counts = np.bincount(of_row, minlength=len(cells))
     max_code = np.stack([codes[:, of_row == cell].max(axis=1) for cell in range(len(cells))], axis=1)
-    shape = (CANDIDATES, *max_code.shape)
+    shape = (len(candidates), *max_code.shape)
     values = np.broadcast_to(counts * 128, shape)
     beyond = np.stack(
         [
@@ -167,7 +178,7 @@ def _write_cells(
         path,
         "cells",
         source="day",
-        candidate=along([f"candidate-{c:02}" for c in range(CANDIDATES)], 0),
+        candidate=along(candidates, 0),
         layer=along(layer, 1),
         kv_head=along(kv_head, 1),
         tensor=along(tensor, 1),

@@ -62,6 +62,7 @@ SELECT candidate, tensor, layer, kv_head, workload, phase, position_octave,
     PARTITION BY candidate, tensor, workload, phase, position_octave
   ) AS mean_clip_error
 FROM chosen_cells JOIN sampling USING (source, sampling_id)
+WHERE candidate IN $candidates
 GROUP BY GROUPING SETS (
   (candidate, tensor, layer, kv_head),
   (candidate, tensor, layer, kv_head, workload),
@@ -71,6 +72,8 @@ GROUP BY GROUPING SETS (
 QUALIFY clip_error > $least
 ORDER BY ALL
 """
+_HEADS_AT_ONCE: Final = 10_000
+"""Heads of candidates whose strata are held at the same time."""
 _AFFECTED: Final = """
 SELECT workload, phase, position_octave,
   count(DISTINCT (source, request)) AS num_requests
@@ -126,6 +129,8 @@ class Case:
         """What the rules that were asked before found."""
         self._connection: duckdb.DuckDBPyConnection = connect_with_views(run)
         self._known: dict[tuple[str, str], Any] = {}
+        self._strata: dict[str, list[Row]] = {}
+        """Of a few candidates at a time: all would be millions."""
 
     def once(self, what: str, candidate: str, make: Callable[[], _Made]) -> _Made:
         """Return what `make` returns, which is called the first time alone."""
@@ -151,10 +156,20 @@ class Case:
 
         Effective scales that are an artifact's are judged once, under the artifact's name.
         """
+        kinds = {one.kind for one in self.quantizing}
+        wanted = {"effective", "artifact"} if kinds & {"effective", "artifact"} else {"unit"}
+        is_known = any(one.in_effect and one.kind == "artifact" for one in self.quantizing)
+        return tuple(
+            one
+            for one in self.quantizing
+            if one.kind in wanted and not (one.kind == "effective" and is_known)
+        )
+
+    @cached_property
+    def quantizing(self) -> tuple[Subject, ...]:
+        """Return every candidate but BF16, judged or not, in the order asked for."""
         same = {row["candidate"] for row in self.rows(_IN_EFFECT) if row["is_same"]}
         found = self.rows(_CANDIDATES)
-        kinds = {row["kind"] for row in found}
-        wanted = {"effective", "artifact"} if kinds & {"effective", "artifact"} else {"unit"}
         otherwise = any(row["kind"] == "effective" and row["hypothetical"] for row in found)
         return tuple(
             Subject(
@@ -173,8 +188,19 @@ class Case:
                 clips_from=_clips_from(row["engine"], row["format"]),
             )
             for row in found
-            if row["kind"] in wanted and not (row["kind"] == "effective" and same)
+            if row["kind"] != "bf16"
         )
+
+    def beside(self) -> Case:
+        """Return a case of the default and effective scales that are not judged, over the same connection."""
+        other = Case.__new__(Case)
+        other.__dict__ |= {name: value for name, value in self.__dict__.items() if name != "subjects"}
+        judged = {one.name for one in self.subjects}
+        other.__dict__["subjects"] = tuple(
+            one for one in self.quantizing if one.name not in judged and one.kind in ("unit", "effective")
+        )
+        other.found = []
+        return other
 
     @cached_property
     def num_requests(self) -> dict[tuple[str | None, str | None, int | None], int]:
@@ -190,16 +216,31 @@ class Case:
         clip_error and other_error are shares of Σ x²; ordinary_error is the latter of the ordinary channels
         alone, where a few others hold most of Σ x², and None elsewhere.
         """
-        return self._by_candidate("heads", lambda: bound(_HEADS)).get(candidate, [])
+        return self.once("heads", "", self._whole_heads).get(candidate, [])
 
     def clipping_strata(self, candidate: str, least: float) -> list[Row]:
         """Return the (head, stratum) pairs in which clipping costs more than `least` of Σ x².
 
         A stratum is everything, a workload, a phase or a position octave; its key is `stratum_of`.
-        mean_clip_error is over all heads of the tensor there.
+        mean_clip_error is over all heads of the tensor there. Asked for in the order of `subjects`, every
+        row is read once; `least` must not change.
         """
-        found = self._by_candidate("strata", lambda: bound(_CLIPPING_STRATA, least=least))
-        return found.get(candidate, [])
+        if candidate not in self._strata:
+            together = self._asked_together(candidate)
+            found: dict[str, list[Row]] = {name: [] for name in together}
+            for row in self.rows(bound(_CLIPPING_STRATA, candidates=together, least=least)):
+                found[row["candidate"]].append(row)
+            self._strata = found
+        return self._strata[candidate]
+
+    def _asked_together(self, candidate: str) -> list[str]:
+        """Return candidates to read at once: a run of many would be read once for each, or held whole."""
+        names = [one.name for one in self.subjects if one.is_valid]
+        if candidate not in names:
+            return [candidate]
+        size = max(_HEADS_AT_ONCE // max(len(self.whole_heads(candidate)), 1), 1)
+        first = names.index(candidate) // size * size
+        return names[first : first + size]
 
     def stored_findings(self, candidate: str) -> list[Row]:
         """Return what the audit of a candidate's artifact found when the run was made, by source."""
@@ -212,15 +253,12 @@ class Case:
             for row in self.stored_findings(candidate)
         )
 
-    def _by_candidate(self, what: str, sql: Callable[[], str]) -> dict[str, list[Row]]:
+    def _whole_heads(self) -> dict[str, list[Row]]:
         # All candidates at once: a run of many would otherwise be read once for each.
-        def grouped() -> dict[str, list[Row]]:
-            found: dict[str, list[Row]] = defaultdict(list)
-            for row in self.rows(sql()):
-                found[row["candidate"]].append(row)
-            return found
-
-        return self.once(what, "", grouped)
+        found: dict[str, list[Row]] = defaultdict(list)
+        for row in self.rows(bound(_HEADS)):
+            found[row["candidate"]].append(row)
+        return found
 
 
 def _clips_from(engine: str | None, name: str | None) -> float:
@@ -235,7 +273,7 @@ def stratum_of(row: Row) -> tuple[str | None, str | None, int | None]:
     return row["workload"], row["phase"], row["position_octave"]
 
 
-def bound(sql: str, **values: str | float | list[tuple[int, int]]) -> str:
+def bound(sql: str, **values: str | float | list[tuple[int, int]] | list[str]) -> str:
     """Return the SQL with `$name` replaced by literals, so that it can be run by hand.
 
     >>> bound("WHERE candidate = $candidate", candidate="a'b")
@@ -246,9 +284,9 @@ def bound(sql: str, **values: str | float | list[tuple[int, int]]) -> str:
     return _PARAMETER.sub(lambda match: _literal(values[match[1]]), sql).strip()
 
 
-def _literal(value: str | float | list[tuple[int, int]]) -> str:
+def _literal(value: str | float | list[tuple[int, int]] | list[str] | tuple[int, int]) -> str:
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, list):
-        return "(" + ", ".join(f"({layer}, {head})" for layer, head in value) + ")"
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(_literal, value)) + ")"
     return repr(value)

@@ -72,8 +72,26 @@ class ClippingHead:
 
 def clipping_heads(case: Case, candidate: str) -> list[ClippingHead]:
     """Return the heads that clip beyond the limits, worst first."""
+    return _clipping(case, candidate).heads
+
+
+@dataclass(frozen=True, slots=True)
+class _Clipping:
+    """What the strata of one candidate come to."""
+
+    heads: list[ClippingHead]
+    ruined: frozenset[str]
+    """Tensors that clipping ruins, or a head of them, in any stratum that counts."""
+
+
+def _clipping(case: Case, candidate: str) -> _Clipping:
+    return case.once("clipping", candidate, lambda: _summed_up(case, candidate))
+
+
+def _summed_up(case: Case, candidate: str) -> _Clipping:
     worst: dict[Head, Row] = {}
-    for row in _strata(case, candidate):
+    strata = _strata(case, candidate)
+    for row in strata:
         head = (row["layer"], row["kv_head"], row["tensor"])
         known = worst.get(head)
         if row["clip_error"] > _limit(row) and (
@@ -90,7 +108,16 @@ def clipping_heads(case: Case, candidate: str) -> list[ClippingHead]:
         else ClippingHead(head, whole[head], row["clip_error"], _where(row))
         for head, row in worst.items()
     ]
-    return sorted(heads, key=lambda one: (-one.whole, one.head))
+    return _Clipping(
+        sorted(heads, key=lambda one: (-one.whole, one.head)),
+        frozenset(row["tensor"] for row in strata if _is_ruin(row)),
+    )
+
+
+def _is_ruin(row: Row) -> bool:
+    return row["mean_clip_error"] > _ERROR_MEAN or (
+        row["position_octave"] is None and row["clip_error"] > _ERROR_HEAD
+    )
 
 
 def check(case: Case) -> Iterator[Finding]:
@@ -107,13 +134,7 @@ def check(case: Case) -> Iterator[Finding]:
 
 def severity_of(case: Case, candidate: str, tensor: str) -> Severity:
     """Return error where clipping ruins a tensor, or a head, in any stratum that counts; else warning."""
-    ruined = any(
-        row["mean_clip_error"] > _ERROR_MEAN
-        or (row["position_octave"] is None and row["clip_error"] > _ERROR_HEAD)
-        for row in _strata(case, candidate)
-        if row["tensor"] == tensor
-    )
-    return "error" if ruined else "warning"
+    return "error" if tensor in _clipping(case, candidate).ruined else "warning"
 
 
 def _strata(case: Case, candidate: str) -> list[Row]:

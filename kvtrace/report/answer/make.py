@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from kvtrace.figures import count, percent, times
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.action import action_of
+from kvtrace.report.answer.choices import choices
 from kvtrace.report.answer.model import SIGNS, Answer, HarmedHead, NotMeasured, Sure
 from kvtrace.report.answer.questions import three_questions
 from kvtrace.report.answer.told import NAME, Told, head_of, range_used
@@ -15,19 +16,17 @@ from kvtrace.report.answer.words import head_name, heads_in_words, layers_in_wor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kvtrace.findings.diagnose import Diagnosis
     from kvtrace.findings.finding import Head
-    from kvtrace.findings.run.case import Case
 
 _MOST_OTHERS: Final = 3
 
 
-def make_answer(case: Case, diagnosis: Diagnosis, places: Mapping[tuple[str, Head], str]) -> Answer:
+def make_answer(told: Told, places: Mapping[tuple[str, Head], str], *, run_kept: bool = True) -> Answer:
     """Return the answer on a run.
 
     places: (candidate, head) → where it clips most, in words; a head that clips nowhere is left out.
+    run_kept: whether the run outlives the report.
     """
-    told = Told(case, diagnosis)
     return Answer(
         state=told.state,
         kind=told.kind,
@@ -36,12 +35,12 @@ def make_answer(case: Case, diagnosis: Diagnosis, places: Mapping[tuple[str, Hea
         most_harmed=_harmed(told.heads),
         where=tuple(_where(told, places)),
         matters=tuple(_matters(told)),
-        action=action_of(case, told.subject, told.first, is_served=told.is_served),
+        action=action_of(told.case, told.subject, told.first, is_served=told.is_served),
         sure=_sure(told),
         questions=three_questions(
             told.state, told.headline, told.clips, told.first, is_served=told.is_served
         ),
-        compared=tuple(told.compared()),
+        compared=tuple(choices(told, run_kept=run_kept)),
         ruler=tuple(told.ruler()),
         not_measured=_NOT_MEASURED,
     )

@@ -17,6 +17,7 @@ Kind = Literal[
     "values",  # what is wrong was so before quantization
     "what-if",  # one set of scales that did not run
     "choice",  # several that did not run
+    "before/after",  # two deployments, one beside the other
     "invalid",  # nothing could be judged
 ]
 QuestionId = Literal["scales", "format", "release"]
@@ -104,6 +105,8 @@ class Compared:
     state: State
     text: str
     """Where it clips, or why it could not be judged; in a few words."""
+    command: str | None = None
+    """What mends these scales, else what shows them alone; None: no run was kept to ask. Since 1.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ class Answer:
     sure: Sure
     questions: tuple[Question, Question, Question]
     compared: tuple[Compared, ...]
-    """Every set of scales that was judged, the one of the answer first."""
+    """Every set of scales that was judged, the one of the answer first; then the default
+    and the effective scales, by what they lose alone."""
     ruler: tuple[RangeUsed, ...]
     not_measured: tuple[NotMeasured, ...]

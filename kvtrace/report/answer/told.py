@@ -7,9 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import count
-from kvtrace.findings.rule import Tier
+from kvtrace.findings.diagnose import findings_about
+from kvtrace.findings.rule import Tier, findings_of
+from kvtrace.findings.rules import DIAGNOSED
 from kvtrace.plain_text import plain
-from kvtrace.report.answer.model import Compared, Kind, RangeUsed, State
+from kvtrace.report.answer.model import Kind, RangeUsed, State
 from kvtrace.report.answer.questions import NOTHING_CLIPS, NOTHING_JUDGED
 from kvtrace.report.answer.words import RULES, headline_of
 
@@ -44,18 +46,19 @@ class Told:
     @cached_property
     def subject(self) -> Subject | None:
         """The scales that ran; of several that did not the recommended ones."""
-        served = [one for one in self.case.subjects if one.in_effect]
-        return min(served or self.valid or self.case.subjects, key=self._preference, default=None)
+        return next(iter(self.by_preference), None)
+
+    @cached_property
+    def by_preference(self) -> list[Subject]:
+        """What was judged: what ran, then the scales to take, the best first, then those that nobody can."""
+        return sorted(
+            self.case.subjects, key=lambda one: (not one.in_effect, not one.is_valid, *self._preference(one))
+        )
 
     @cached_property
     def first(self) -> Finding | None:
         """The first that is no note, of the trace, the subject or what ran; else that there is too little."""
-        name = self.subject.name if self.subject else None
-        own = [
-            one
-            for one in self.diagnosis.findings
-            if one.candidate in (None, name) or (self.is_served and one.is_about_what_ran)
-        ]
+        own = findings_about(self.diagnosis.findings, self.subject)
         blaming = (one for one in own if one.severity != "note")
         too_few = (one for one in own if RULES[one.id].tier_of(one) is Tier.cannot_tell)
         return next(blaming, None) or next(too_few, None)
@@ -119,8 +122,13 @@ class Told:
         return self.case.whole_heads(subject.name) if subject.is_valid else []
 
     def of(self, subject: Subject) -> list[Finding]:
-        """Return the findings on one set of scales."""
-        return [one for one in self.diagnosis.findings if one.candidate == subject.name]
+        """Return the findings on one set of scales; what is not judged is asked about its losses alone."""
+        found = self.diagnosis.findings if subject in self.case.subjects else self._of_the_rest
+        return [one for one in found if one.candidate == subject.name]
+
+    @cached_property
+    def _of_the_rest(self) -> list[Finding]:
+        return list(findings_of([one for one in DIAGNOSED if one.role == "symptom"], self.case.beside()))
 
     def state_of(self, subject: Subject) -> State:
         """Return how bad one set of scales is."""
@@ -134,11 +142,6 @@ class Told:
         """Return the heads of the tensors that a finding names, K and V counted apart."""
         tensors = {tensor for _, _, tensor in finding.heads}
         return sum(row["tensor"] in tensors for row in self.rows(self.subject)) if self.subject else 0
-
-    def compared(self) -> list[Compared]:
-        """Return every set of scales with its state, the subject first."""
-        subjects = sorted(self.case.subjects, key=lambda one: one is not self.subject)
-        return [Compared(one.name, self.shown_state(one), self.in_words(one)) for one in subjects]
 
     def shown_state(self, subject: Subject) -> State:
         """Return how bad one set of scales is; of too few requests none is sound."""

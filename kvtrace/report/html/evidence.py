@@ -11,6 +11,7 @@ from kvtrace.figures import count, percent
 from kvtrace.plain_text import plain
 from kvtrace.report.html.answer import mark
 from kvtrace.report.html.page import short_positions
+from kvtrace.report.shown import shown_candidates
 from kvtrace.report.statements import candidate_statement, effect_statement
 from kvtrace.report.wording import ended
 from kvtrace.stats.fractions import MIN_REQUESTS
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from kvtrace.findings.finding import Finding
     from kvtrace.report.answer.model import State
     from kvtrace.report.html.tables import ChartData
-    from kvtrace.report.sections import Report
+    from kvtrace.report.sections import Captured, Report
     from kvtrace.runs.manifest import ServingManifest
 
 _NAME: Final = 200
@@ -41,14 +42,15 @@ def evidence_parts(
     return {
         "finding": _heading(report),
         "state": evidence_state(report),
-        "ran": list(_ran(report)),
+        "ran": list(ran_parts(report)),
         "candidates": [
-            (plain(one.candidate, _NAME), candidate_statement(report, one)) for one in report.candidates
+            (plain(one.candidate, _NAME), candidate_statement(report, one))
+            for one in shown_candidates(report)
         ],
         "findings": [_found(one) for one in report.findings],
         "sampling": " ".join(_sampling(report)),
         "coverage": list(_coverage(data, workloads)),
-        "captured": [_captured(one) for one in report.captured],
+        "captured": [captured_parts(one) for one in report.captured],
         "manifest": [*_manifest(report), *_serving(serving)],
     }
 
@@ -89,7 +91,8 @@ def _found(one: Finding) -> dict[str, Any]:
     }
 
 
-def _ran(report: Report) -> Iterator[tuple[str, str]]:
+def ran_parts(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield each trace's name, and what was served when it was captured."""
     for source in report.sources:
         scales = [one for one in report.loaded if one.source == source.name]
         captured = datetime.fromtimestamp(source.captured_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -97,7 +100,7 @@ def _ran(report: Report) -> Iterator[tuple[str, str]]:
             f"{plain(source.engine, _NAME)} {plain(source.engine_version, _NAME)} on "
             f"{plain(source.device, _NAME)}, captured {captured}; {effect_statement(source, scales)}"
         )
-        closed = "" if source.closed else " NOT closed in order: its last rows may be missing."
+        closed = "" if source.closed else " It was not closed in order: its last rows may be missing."
         yield plain(source.name, _NAME), text + closed
 
 
@@ -130,7 +133,8 @@ def _cell(row: dict[str, Any] | None) -> dict[str, str]:
     return {"level": f"s{shade}{few}", "tokens": f"{row['num_tokens']:,}", "requests": f"{requests:,} req."}
 
 
-def _captured(one: Any) -> dict[str, Any]:
+def captured_parts(one: Captured) -> dict[str, Any]:
+    """Return a row of the table of what was captured: its workload, and amounts as text."""
     numbers = (
         one.num_captured_requests,
         one.num_requests,

@@ -11,6 +11,7 @@ from kvtrace.figures import count, decibel, percent, times
 from kvtrace.plain_text import plain
 from kvtrace.report.html.answer import mark
 from kvtrace.report.html.heads import range_used
+from kvtrace.report.shown import left_out, shown_candidates, shown_choices
 from kvtrace.report.statements import cache_bytes
 
 if TYPE_CHECKING:
@@ -21,17 +22,24 @@ if TYPE_CHECKING:
     from kvtrace.report.sections import CandidateSummary, Report
 
 _NAME: Final = 200
+_COMMAND: Final = 20_000
 
 
 def formats_parts(report: Report, data: ChartData) -> dict[str, Any]:
     """Return the template's `formats`: the scales of the answer first, BF16 last."""
     order = {one.candidate: place for place, one in enumerate(report.answer.compared)}
     listed = sorted(
-        report.candidates, key=lambda one: (one.kind == "bf16", order.get(one.candidate, len(order)))
+        shown_candidates(report), key=lambda one: (one.kind == "bf16", order.get(one.candidate, len(order)))
     )
     return {
         "finding": _finding(report.answer),
         "rows": [_row(report.answer, data, one) for one in listed],
+        "left_out": left_out(report),
+        "commands": [
+            {"name": plain(one.candidate, _NAME), "command": plain(one.command, _COMMAND)}
+            for one in shown_choices(report)
+            if one.command
+        ],
         "floor": _floor(report),
     }
 

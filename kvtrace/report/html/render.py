@@ -7,7 +7,7 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.query import find_query
 from kvtrace.report.html.page import page_document
@@ -15,6 +15,8 @@ from kvtrace.report.html.sections import sections
 from kvtrace.report.html.tables import QUERIES, chart_data
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvtrace.report.sections import Report
     from kvtrace.runs.open import Run
 
@@ -27,26 +29,40 @@ def report_html(report: Report, run: Run) -> str:
 
     Raises QueryError: a file of the run cannot be read to its end.
     """
+    data = chart_data(run, report)
+    page = page_document(report, data)
+    shown = sections(report, data, page, run.record.manifest)
+    charts = (_vega(), _joined(*_CHART_SCRIPTS)) if shown["has_heads"] else ()
+    return rendered_page(
+        "report.html.j2",
+        charts,
+        **shown,
+        page=page,
+        page_json=_json(page),
+        queries={name: find_query(name).sql for name in (*QUERIES, "rank_heads")},
+    )
+
+
+def rendered_page(template: str, scripts: Sequence[str] = (), **shown: Any) -> str:
+    """Return a page of `templates/` with its styles, what every page does, and scripts of its own.
+
+    shown: what the template prints; `page_json`, where given, is JSON that `_json` made.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    data = chart_data(run, report)
-    page = page_document(report, data)
     css = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
-    shown = sections(report, data, page, run.record.manifest)
-    charts = (_vega(), _joined(*_CHART_SCRIPTS)) if shown["has_heads"] else ()
-    scripts = (_joined("page"), *charts)
+    every = (_joined("page"), *scripts)
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    return environment.get_template("report.html.j2").render(
+    if "page_json" in shown:
+        shown["page_json"] = Markup(shown["page_json"])  # noqa: S704 -- every < is an escape in it
+    return environment.get_template(template).render(
         **shown,
-        page=page,
-        page_json=Markup(_json(page)),  # noqa: S704 -- every < is an escape in it
         css=Markup(css),  # noqa: S704 -- our own files
-        scripts=[Markup(script) for script in scripts],  # noqa: S704
-        policy=_policy(css, *scripts),
-        queries={name: find_query(name).sql for name in (*QUERIES, "rank_heads")},
+        scripts=[Markup(script) for script in every],  # noqa: S704
+        policy=_policy(css, *every),
     )
 
 

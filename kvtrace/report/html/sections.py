@@ -11,6 +11,7 @@ from kvtrace.report.html.answer import answer_parts, mark
 from kvtrace.report.html.evidence import evidence_parts
 from kvtrace.report.html.formats import formats_parts
 from kvtrace.report.html.heads import heads_parts
+from kvtrace.report.html.ruler import ruler_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ def sections(
     """Return what the template shows as text and tables; every name is plain text."""
     has_heads = bool(data.candidates and data.heads)
     has_two = has_heads and len(data.candidates) > 1
-    answer = answer_parts(report.answer)
+    answer = answer_parts(report.answer, ruler_of(report.answer, report.shown))
     evidence = evidence_parts(report, data, page["workloads"], serving)
     state = report.answer.state
     asked = {one.id: one.question for one in report.answer.questions}

@@ -11,6 +11,7 @@ from kvtrace.query import connect_with_views, find_query, run_query_table
 from kvtrace.report.html.axes import PHASES, TENSORS, Axes, floats, index_in
 from kvtrace.report.html.strata import head_strata
 from kvtrace.report.html.sweep import sweep_arrays
+from kvtrace.report.shown import shown_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,11 +59,14 @@ class ChartData(Axes):
 
 
 def chart_data(run: Run, report: Report) -> ChartData:
-    """Return the arrays of all charts. Raises QueryError: a file of the run cannot be read to its end."""
-    connection = connect_with_views(run)
+    """Return the arrays of all charts, of the candidates that the report shows.
+
+    Raises QueryError: a file of the run cannot be read to its end.
+    """
+    connection = connect_with_views(run, candidates=report.shown)
     tables = {name: run_query_table(connection, find_query(name)) for name in QUERIES[:5]}
     candidates = tuple(
-        one.candidate for one in report.candidates if one.status == "valid" and one.kind != "bf16"
+        one.candidate for one in shown_candidates(report) if one.status == "valid" and one.kind != "bf16"
     )
     coverage = tables["coverage"].to_pylist()
     strata = _strata(coverage)

@@ -10,9 +10,9 @@ from kvtrace.report.answer.words import head_name
 from kvtrace.report.wording import padded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from kvtrace.report.answer.model import Answer, RangeUsed
+    from kvtrace.report.answer.model import RangeUsed
 
 _NAME: Final = 17
 _COLUMNS: Final = 26
@@ -22,17 +22,17 @@ HIGH: Final = 4.0
 _MOST: Final = 6
 
 
-def range_used_lines(answer: Answer) -> Iterator[str]:
+def range_used_lines(ruler: Sequence[RangeUsed]) -> Iterator[str]:
     """Yield a line for K and V of each set of scales, the answer's first; `|` is where clipping begins."""
     ends = f"⅛ ×{'1 ×':^{_COLUMNS - 6}}4 ×"
     yield f"  {'':<{_NAME}}   {ends}"
-    for mark in answer.ruler[: 2 * _MOST]:
+    for mark in ruler[: 2 * _MOST]:
         clips = mark.ratio > mark.clips_from
         name = padded(mark.candidate, _NAME)
         who = head_name((mark.layer, mark.kv_head, mark.tensor))
         yield f"  {name} {mark.tensor.upper()} {_line(mark, clips=clips)}  {times(mark.ratio)}, {who}"
-    if len(answer.ruler) > 2 * _MOST:
-        yield f"  and {len(answer.ruler) // 2 - _MOST} more: --format json has all"
+    if len(ruler) > 2 * _MOST:
+        yield f"  and {len(ruler) // 2 - _MOST} more: --format json has all"
 
 
 def _line(mark: RangeUsed, *, clips: bool) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.model import SIGNS
+from kvtrace.report.shown import left_out, shown_candidates, shown_choices
 from kvtrace.report.statements import (
     cache_bytes_statement,
     candidate_statement,
@@ -16,6 +17,7 @@ from kvtrace.report.statements import (
     sampling_rules,
 )
 from kvtrace.report.terminal.answer import answer_lines
+from kvtrace.report.terminal.commands import command_lines
 from kvtrace.report.terminal.findings import finding_lines
 from kvtrace.report.terminal.heat_map import heat_map_lines
 from kvtrace.report.terminal.range_used import range_used_lines
@@ -58,7 +60,7 @@ def _answer(report: Report) -> Iterator[str]:
 def _range(report: Report) -> Iterator[str]:
     if report.answer.ruler:
         yield "RANGE USED   the largest value against what the scales cover; clipped from |"
-        yield from range_used_lines(report.answer)
+        yield from range_used_lines([one for one in report.answer.ruler if one.candidate in report.shown])
 
 
 def _heads(report: Report) -> Iterator[str]:
@@ -70,18 +72,32 @@ def _heads(report: Report) -> Iterator[str]:
 
 def _formats(report: Report) -> Iterator[str]:
     yield "FORMATS   shares of values; SQNR in dB, higher is better"
-    yield from candidate_table(report.candidates)
+    yield from candidate_table(shown_candidates(report))
     if (sizes := cache_bytes_statement(report)) is not None:
         yield from paragraph(sizes)
-    signed = ((one.candidate, f"{SIGNS[one.state]} {plain(one.text, 400)}") for one in report.answer.compared)
-    yield from _named(signed)
+    listed = shown_choices(report)
+    yield from _named((one.candidate, f"{SIGNS[one.state]} {plain(one.text, 400)}") for one in listed)
+    if more := left_out(report):
+        yield from paragraph(more)
+    yield from _commands(report)
     yield from _reading_help(report)
+
+
+def _commands(report: Report) -> Iterator[str]:
+    """Yield the command of each choice; scales with the same one stand together."""
+    by_command: dict[str, list[str]] = {}
+    for one in shown_choices(report):
+        if one.command:
+            by_command.setdefault(one.command, []).append(cut(one.candidate, _LONGEST_NAME))
+    for command, names in by_command.items():
+        yield from paragraph(f"{', '.join(names)}:")
+        yield from command_lines(command, "    ")
 
 
 def _evidence(report: Report) -> Iterator[str]:
     yield "EVIDENCE"
     yield from _named((source.name, _what_ran(report, source)) for source in report.sources)
-    yield from _named((one.candidate, candidate_statement(report, one)) for one in report.candidates)
+    yield from _named((one.candidate, candidate_statement(report, one)) for one in shown_candidates(report))
     for sentence in sampling_rules(report, 24):
         yield from paragraph(sentence)
     yield from captured_table(report.captured)
@@ -121,14 +137,14 @@ def _what_ran(report: Report, source: Source) -> str:
         f"{plain(source.engine, 20)} {plain(source.engine_version, 20)} on {plain(source.device, 40)} "
         f"({backends}), captured {captured}; {effect_statement(source, scales)}"
     )
-    return text if source.closed else text + " NOT closed in order: its last rows may be missing."
+    return text if source.closed else text + " It was not closed in order: its last rows may be missing."
 
 
 def _reading_help(report: Report) -> Iterator[str]:
     yield from paragraph(
         "out of range: |x| > MAX × scale. clipped: beyond the point where rounding leaves MAX, so more is "
-        "lost than rounding loses; a value out of range but not clipped becomes MAX and does no harm (a "
-        "healthy absmax scale has some). flushed: not zero before, zero after."
+        "lost than rounding loses. A value out of range but not clipped becomes MAX and does no harm; a "
+        "healthy absmax scale has some. flushed: not zero before, zero after."
     )
     for sentence in rounding_floors(report):
         yield from paragraph(sentence)

@@ -1,0 +1,1 @@
+"""Two deployments side by side: what changed between them, never pooled."""

@@ -1,0 +1,80 @@
+"""What differs between two deployments besides their scales: model, engine, setup, traffic."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.gate.constant import constants
+from kvtrace.report.before_after.model import Difference
+from kvtrace.report.statements import sampling_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.report.sections import Report
+    from kvtrace.runs.open import Run
+
+_OF_ITSELF: Final = ("trace_sha256", "evaluation_corpus_sha256", "baseline_id", "candidate_id")
+"""Differ between any two deployments, or say nothing of either."""
+_NAMES: Final = {"evaluator_revision": "kvtrace version", "kv_dtype": "cache dtype"}
+_ARGUMENTS: Final = "effective_args"
+
+
+def differences(
+    before: Run, after: Run, reports: tuple[Report, Report]
+) -> tuple[list[Difference], list[str]]:
+    """Return what is not the same, and the names of what is; what nobody recorded is in neither."""
+    facts = [dict(_facts(run, report)) for run, report in zip((before, after), reports, strict=True)]
+    names = dict.fromkeys(name for one in facts for name in one)
+    differ, same = [], []
+    for name in names:
+        first, second = (one.get(name) for one in facts)
+        if first == second and first is not None:
+            same.append(name)
+        elif first != second:
+            differ.append(Difference(name, first, second))
+    return differ, same
+
+
+def _facts(run: Run, report: Report) -> Iterator[tuple[str, str | None]]:
+    yield "model", ", ".join(sorted({source.model for source in report.sources}))
+    manifest = run.record.manifest.given()
+    held = {name: value for name, value in constants(run).items() if name != _ARGUMENTS}
+    for name, value in (_as_texts(manifest) | held).items():
+        if name not in _OF_ITSELF:
+            yield _NAMES.get(name, name.replace("_", " ")), value
+    arguments = manifest.get(_ARGUMENTS) or {}
+    for name, value in _as_texts(arguments).items():
+        yield f"engine's {name}", value
+    yield "device", ", ".join(sorted({source.device for source in report.sources}))
+    yield from _scales(report)
+    yield from _traffic(report)
+
+
+def _as_texts(values: dict[str, Any]) -> dict[str, str | None]:
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        for name, value in values.items()
+        if name != _ARGUMENTS
+    }
+
+
+def _scales(report: Report) -> Iterator[tuple[str, str | None]]:
+    found = [one for one in report.candidates if one.candidate == report.answer.candidate]
+    for one in found:
+        yield "scales judged", one.candidate
+        yield "scale artifact", one.artifact
+        yield "written as", f"{one.format} by {one.engine}" if one.engine else None
+
+
+def _traffic(report: Report) -> Iterator[tuple[str, str | None]]:
+    yield "workloads", ", ".join(sorted({one.workload for one in report.captured})) or None
+    yield "captured requests", f"{sum(one.num_captured_requests for one in report.captured):,}"
+    for name, lengths in (
+        ("longest prompt", [one.max_prompt_tokens for one in report.captured]),
+        ("longest output", [one.max_output_tokens for one in report.captured]),
+    ):
+        known = [length for length in lengths if length is not None]
+        yield name, f"{max(known):,} tokens" if known else None
+    yield "sampling", "; ".join(dict.fromkeys(sampling_rules(report, 0))) or None
