@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fuzz.bases import POLICY
+from fuzz.bases import POLICY, write_trace
 from support.run_cli import kvtrace
 
 from faults.damage import copy_trace
@@ -60,6 +60,7 @@ class Inputs:
         self.trace.rename(self.counted)
         copy_trace(self.counted, self.trace)
         shutil.rmtree(self.trace / "profile")
+        self.every_layer = write_trace(folder / "every-layer.kvtrace", "bfloat16")
         self.policy, self.prompts = folder / "policy.toml", folder / "prompts.jsonl"
         self.policy.write_text(POLICY)
         self.prompts.write_text(_PROMPTS)
@@ -128,7 +129,7 @@ WRITERS: Final = {
     "report": Written("text", _forced("report", "{trace}")),
     "report --json": Written("json", _forced("report", "{run}", "--json")),
     "report --format html": Written("html", _forced("report", "{run}", "--format", "html")),
-    "calibrate": Written("scales", lambda i, o: ("calibrate", i.counted, "-o", o), replaces=False),
+    "calibrate": Written("scales", lambda i, o: ("calibrate", i.every_layer, "-o", o), replaces=False),
     "compare": Written("text", _forced("compare", "{run}")),
     "check": Written("text", _forced("check", "{run}", "--policy", "{policy}", "--candidate", SCALES.name)),
     "scales": Written("text", _forced("scales", SCALES)),

@@ -62,8 +62,10 @@ class Bases:
 
     def __init__(self, folder: Path) -> None:
         base = folder / "base"
-        self.traces = {dtype: _trace(base / f"{dtype}.kvtrace", dtype) for dtype in ("bfloat16", "float16")}
-        self.float32 = _trace(base / "float32.kvtrace", "float32")
+        self.traces = {
+            dtype: write_trace(base / f"{dtype}.kvtrace", dtype) for dtype in ("bfloat16", "float16")
+        }
+        self.float32 = write_trace(base / "float32.kvtrace", "float32")
         self.trace = self.traces["bfloat16"]
         self.odd_widths = _odd_widths(base)
         self.queried = _queried(base)
@@ -84,7 +86,7 @@ class Bases:
         )
 
 
-def _trace(path: Path, dtype: str) -> Path:
+def write_trace(path: Path, dtype: str) -> Path:
     """Write two layers on two ranks; a request with output, one preempted, one that still runs; queries."""
     chance = np.random.default_rng(20)
     tensors = {(layer, t): chance.normal(0, 3, (40, 4, 8)) for layer in range(2) for t in "kv"}
