@@ -20,6 +20,7 @@ from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
 from kvtrace.commands.inspect import inspect
 from kvtrace.commands.ls import ls
+from kvtrace.commands.outcomes import outcomes
 from kvtrace.commands.query import query
 from kvtrace.commands.replay import replay
 from kvtrace.commands.report import report
@@ -49,6 +50,7 @@ app.command()(query)
 app.command()(compare)
 app.command()(check)
 app.command()(capacity)
+app.command()(outcomes)
 app.add_typer(capture, name="capture")
 
 

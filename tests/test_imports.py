@@ -51,6 +51,7 @@ MAY_IMPORT = {
     },
     "query": {"errors", "plain_text", "runs"},
     "stats": {"errors", "runs"},
+    "outcomes": {"errors", "figures", "files", "plain_text", "trace", "version"},
     "gate": {
         "errors",
         "files",

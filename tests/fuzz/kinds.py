@@ -27,6 +27,7 @@ KINDS: Final[dict[str, Draw]] = {
     "policies": of_settings.policies,
     "manifests": of_settings.manifests,
     "prompts": of_settings.prompts,
+    "outcomes": of_outcomes.outcomes,
     "capacity configs": of_capacity.configs,
     "engine logs": of_capacity.logs,
     "engine metrics": of_capacity.metrics,
