@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kvtrace.figures import count, percent
 from kvtrace.quality.comparison import ReasonId, Verdict
 from kvtrace.quality.measure import pairs_missing
+from kvtrace.sample_size import requests_without_event
 
 if TYPE_CHECKING:
     from kvtrace.quality.measure import Measured
@@ -45,7 +46,10 @@ def decide(
     if blocked is not None:
         return blocked
     if found is None:
-        return Decided(Verdict.too_few, "too-few-pairs", "no answer of the segment is paired", least)
+        unseen = requests_without_event(margin, confidence=confidence)
+        return Decided(
+            Verdict.too_few, "too-few-pairs", "no answer of the segment is paired", max(least, unseen or 0)
+        )
     one = found.difference
     if one.low - one.low_error > margin and claimed:
         return Decided(

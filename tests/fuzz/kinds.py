@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fuzz import of_arrays, of_artifacts, of_capacity, of_runs, of_settings, of_traces
+from fuzz import of_arrays, of_artifacts, of_capacity, of_outcomes, of_runs, of_settings, of_traces
 
 if TYPE_CHECKING:
     from fuzz.bases import Draw
