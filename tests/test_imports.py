@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "query": {"errors", "plain_text", "runs"},
     "stats": {"errors", "runs"},
     "outcomes": {"errors", "figures", "files", "plain_text", "trace", "version"},
-    "quality": {"errors", "figures", "files", "outcomes", "plain_text", "sample_size", "stats"},
+    "quality": {"errors", "figures", "files", "outcomes", "plain_text", "sample_size", "stats", "trace"},
     "gate": {
         "errors",
         "files",

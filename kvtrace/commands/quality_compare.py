@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.options import FORCE, FORMAT_TEXT_JSON, JSON, OUTPUT, deliver
+from kvtrace.commands.trace_inputs import trace_at
 from kvtrace.errors import InputError
 
 
@@ -31,6 +32,9 @@ def quality_compare(
     looks: Annotated[
         Path | None, typer.Option("--looks", help="Counts the looks that a policy plans; made if absent.")
     ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Join the answers with the requests of this trace.")
+    ] = None,
     output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
@@ -44,6 +48,7 @@ def quality_compare(
     from kvtrace.quality.compare import compare_quality
     from kvtrace.quality.policy import load_quality_policy, quality_limits
     from kvtrace.quality.text import quality_text
+    from kvtrace.trace.reader import open_trace
 
     if policy is not None and (margin is not None or floor is not None or protect):
         raise InputError("--policy has the limits: leave out --margin, --floor and --protect")
@@ -55,7 +60,12 @@ def quality_compare(
         else quality_limits(margin=margin, floor=floor, protected=tuple(protect or ()))
     )
     found = compare_quality(
-        [read_outcomes(table) for table in tables], limits, baseline=baseline, noise=noise, looks_file=looks
+        [read_outcomes(table) for table in tables],
+        limits,
+        baseline=baseline,
+        noise=noise,
+        looks_file=looks,
+        trace=open_trace(trace_at(trace)) if trace is not None else None,
     )
     if as_json or output_format == "json":
         deliver(found.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)

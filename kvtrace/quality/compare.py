@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.errors import OutcomesError
 from kvtrace.figures import count, percent
+from kvtrace.outcomes.join import join_to_trace
 from kvtrace.outcomes.table import all_rows
 from kvtrace.plain_text import plain
 from kvtrace.quality.comparison import (
     WORST_FIRST,
+    JoinedAnswers,
     QualityComparison,
     SegmentQuality,
     VariantQuality,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from kvtrace.outcomes.table import OutcomeTable
     from kvtrace.quality.pairs import Answers
     from kvtrace.quality.policy import QualityPolicy
+    from kvtrace.trace.reader import Trace
 
 MAX_UNPAIRED: Final = 0.05
 """Share of answers that only one of two variants gave; with more there is no verdict."""
@@ -43,11 +46,13 @@ def compare_quality(
     baseline: str = "bf16-a",
     noise: str | None = "bf16-b",
     looks_file: Path | None = None,
+    trace: Trace | None = None,
 ) -> QualityComparison:
     """Return every other variant of the tables against `baseline`.
 
     noise: the variant that is a second run of the baseline; None, or absent from the tables: not measured.
-    looks_file: where looks are counted, for policies that plan several.
+    looks_file: where looks are counted, for policies that plan several. trace: whose requests the answers are
+    joined with; it may be of another run of the same prompts.
     Raises OutcomesError: the baseline or any other variant is absent, or answers do not pair. InputError: as
     `take_look`.
     """
@@ -60,6 +65,7 @@ def compare_quality(
             f"expected the baseline {plain(baseline)} and at least one variant; --baseline names another"
         )
     before, again = variants[baseline], variants[noise] if noise else None
+    joined = None if trace is None else _joined(before, tables[0], trace)
     planned = policy.limits.looks
     confidence = 1 - (1 - policy.confidence) / planned
     taken = take_look(
@@ -110,8 +116,21 @@ def compare_quality(
         noise_pair=None
         if again is None
         else measure_noise(pair(before, again, None, ALL), policy.confidence),
+        joined=joined,
         variants=compared,
         review=tuple(row for name in others for row in disagreements(before, variants[name], again, name)),
+    )
+
+
+def _joined(before: Answers, table: OutcomeTable, trace: Trace) -> JoinedAnswers:
+    found = join_to_trace(before.values(), table, trace)
+    return JoinedAnswers(
+        trace=str(trace.path),
+        num_answers=found.num_answers,
+        num_by_client_id=found.num_by_client_id,
+        num_by_prompt=found.num_by_prompt,
+        num_ambiguous=found.num_ambiguous,
+        num_sampled=found.num_sampled,
     )
 
 

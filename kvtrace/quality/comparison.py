@@ -136,6 +136,19 @@ class Disagreement(Part):
     reason: str | None
 
 
+class JoinedAnswers(Part):
+    """Answers of the baseline whose requests are in a trace."""
+
+    trace: str
+    num_answers: int
+    num_by_client_id: int
+    num_by_prompt: int
+    num_ambiguous: int
+    """Several requests have their id, so none was joined."""
+    num_sampled: int
+    """Joined to a request that capture sampled."""
+
+
 class QualityComparison(Part):
     """The whole."""
 
@@ -155,6 +168,8 @@ class QualityComparison(Part):
     multiple_testing: str
     noise_pair: Difference | None
     """The second run of the baseline against the first; None: not measured."""
+    joined: JoinedAnswers | None
+    """None: no trace was given."""
     variants: tuple[VariantQuality, ...]
     review: tuple[Disagreement, ...]
     """Lost answers first; at most 1,000 a variant."""

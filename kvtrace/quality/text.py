@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvtrace.quality.comparison import (
         Difference,
         Disagreement,
+        JoinedAnswers,
         QualityComparison,
         Rate,
         SegmentQuality,
@@ -43,6 +44,8 @@ def _lines(found: QualityComparison) -> Iterator[str]:
     yield from _wrapped(f"{found.verdict.value.upper()}, by {named}{looks}", "")
     yield ""
     yield from _wrapped(f"baseline {plain(found.baseline)}; {_noise(found)}", "")
+    if found.joined is not None:
+        yield from _wrapped(_joined(found.joined), "")
     for variant in found.variants:
         yield ""
         yield from _variant(variant)
@@ -67,6 +70,15 @@ def _noise(found: QualityComparison) -> str:
     return (
         f"its second run {plain(found.noise)} differs in {percent(one.discordant_frac)} of "
         f"{count(one.num_pairs, 'answer')} ({one.num_lost:,} lost, {one.num_won:,} won): that is noise"
+    )
+
+
+def _joined(one: JoinedAnswers) -> str:
+    num_joined = one.num_by_client_id + one.num_by_prompt
+    return (
+        f"joined to {plain(PurePath(one.trace).name)}: {num_joined:,} of {count(one.num_answers, 'answer')} "
+        f"({percent(num_joined / one.num_answers)}), {one.num_by_client_id:,} by id, "
+        f"{one.num_by_prompt:,} by prompt; {one.num_sampled:,} were sampled"
     )
 
 
