@@ -55,7 +55,8 @@ def join_to_trace(answers: Iterable[Outcome], table: OutcomeTable, trace: Trace)
         raise OutcomesError(
             f"{table.path}: {found:,} of {joined.num_answers:,} answers "
             f"({percent(found / joined.num_answers)}) are found in {trace.path}, expected "
-            f"{percent(MIN_JOINED)} or more; {joined.num_ambiguous:,} are ambiguous. Did the client send each id as kvtrace_id, or the file hold prompt_token_ids?"
+            f"{percent(MIN_JOINED)} or more; {joined.num_ambiguous:,} are ambiguous. "
+            "Did the client send each id as kvtrace_id, or the file hold prompt_token_ids?"
         )
     return joined
 
