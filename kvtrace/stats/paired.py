@@ -125,8 +125,8 @@ def _draws(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return draws of the laws of the lower and of the upper end, sorted."""
     size = float(np.sum(n * n) / np.sum(n))
-    fall = size * (_worst_next(-gap / n) if can_fall else 0.0)
-    rise = size * (_worst_next(gap / n) if can_rise else 0.0)
+    fall = _worst_next(-gap / n) if can_fall else 0.0
+    rise = _worst_next(gap / n) if can_rise else 0.0
     random = np.random.default_rng(_SEED)
     draws = max(_DRAWS, ceil(_DRAWS_BEYOND / ((1 - confidence) / 2) - 1e-6))
     lowest, highest = np.empty(draws), np.empty(draws)
@@ -136,8 +136,8 @@ def _draws(
         weights = random.standard_exponential((part.stop - first, n.size + 1))
         total = weights[:, :-1] @ n + weights[:, -1] * size
         change = weights[:, :-1] @ gap
-        lowest[part] = (change - weights[:, -1] * fall) / total
-        highest[part] = (change + weights[:, -1] * rise) / total
+        lowest[part] = (change - weights[:, -1] * size * fall) / total
+        highest[part] = (change + weights[:, -1] * size * rise) / total
     return np.sort(lowest), np.sort(highest)
 
 
