@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-formats bench bench-capture bench-attention gpu-check sample clean
+.PHONY: setup demo picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-formats bench bench-capture bench-attention gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -31,6 +31,9 @@ check: setup  ## formatting, lint, types
 
 incidents: setup  ## faults planted in real traces, and what the diagnosis says; SEED=… pins them, HARDEST=1: the faintest; FEW=…, DRAWS=…: how many with right answers
 	PYTHONPATH=tests $(BIN)/python -m incidents $(if $(SEED),--seed $(SEED)) $(if $(HARDEST),--hardest) $(if $(FEW),--few $(FEW)) $(if $(DRAWS),--draws $(DRAWS))
+
+quality-simulations: setup  ## how often paired intervals cover, and what looking again costs; DRAWS=…
+	$(BIN)/python tests/quality/simulate.py $(if $(DRAWS),--draws $(DRAWS))
 
 checkpoint-cases: setup  ## checkpoints and traces as people reported them: case → right answer, and whether it is given
 	PYTHONPATH=tests $(BIN)/python -m checkpoint_cases

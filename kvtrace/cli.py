@@ -20,6 +20,8 @@ from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
 from kvtrace.commands.inspect import inspect
 from kvtrace.commands.ls import ls
+from kvtrace.commands.outcomes import outcomes
+from kvtrace.commands.quality import quality
 from kvtrace.commands.query import query
 from kvtrace.commands.replay import replay
 from kvtrace.commands.report import report
@@ -49,6 +51,8 @@ app.command()(query)
 app.command()(compare)
 app.command()(check)
 app.command()(capacity)
+app.command()(outcomes)
+app.add_typer(quality, name="quality")
 app.add_typer(capture, name="capture")
 
 

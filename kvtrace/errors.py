@@ -11,6 +11,7 @@ KVTraceError
 │   ├── OutputExistsError      the output is there already and --force was not given
 │   ├── DeviceError            the device asked for is not there
 │   ├── QueryError             no such query, or the SQL is refused or wrong
+│   ├── OutcomesError          a file of judged answers cannot be read, or its answers do not pair
 │   ├── PolicyError            a policy cannot be read, or holds a key or limit that cannot be used
 │   ├── ComparisonError        runs differ in something that a comparison must hold constant
 │   ├── VLLMNotFoundError      no Python with a vLLM and the capture plug-in that fit
@@ -72,6 +73,10 @@ class QueryError(InputError):
 
 class PolicyError(InputError):
     """A policy file cannot be read, or holds a key or limit that cannot be used."""
+
+
+class OutcomesError(InputError):
+    """A file of judged answers cannot be read, or its answers cannot be paired."""
 
 
 class ComparisonError(InputError):

@@ -58,3 +58,21 @@ def requests_without_event(
     if not 0 < share < 1:
         return None
     return ceil(log((1 - confidence) / 2) / log(1 - share))
+
+
+def pairs_for_margin(
+    discordant: float, margin: float, *, loss: float = 0.0, confidence: float = 0.95, power: float = 0.8
+) -> int | None:
+    """Return how many independent pairs tell a loss from a margin, in `power` of samples; None: no number.
+
+    discordant: d, share of pairs that differ, either way; margin: M; loss: Δ, the true one; all as fractions.
+    (z₁₋α + z_power)²·(d − Δ²) / (M − Δ)², with α half of 1 − confidence. Source: Connor, "Sample size for
+    testing differences in proportions for the paired-sample design" (1987), Biometrics 43, with a margin.
+
+    >>> pairs_for_margin(0.04, 0.01, confidence=0.9), pairs_for_margin(0.02, 0.01, loss=0.01)
+    (2474, None)
+    """
+    if loss == margin:
+        return None
+    z = NormalDist().inv_cdf((1 + confidence) / 2) + NormalDist().inv_cdf(power)
+    return ceil(z * z * (discordant - loss * loss) / (margin - loss) ** 2)

@@ -43,6 +43,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kvtrace.errors import PolicyError
 from kvtrace.files.regular import read_regular
 from kvtrace.plain_text import plain
+from kvtrace.quality.policy import QualityLimits
 
 VECTOR_LIMITS: Final = ("vectors_clipped_frac", "vectors_out_of_range_frac")
 """Counted per vector and so per request: intervals exist, and any segment can be measured."""
@@ -134,7 +135,7 @@ class Approved(_Strict):
 class Policy(_Strict):
     """The whole file."""
 
-    schema_version: Literal["1.0"] = "1.0"
+    schema_version: Literal["1.0", "1.1"] = "1.0"
     name: str = Field(min_length=1)
     date: date
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
@@ -144,6 +145,8 @@ class Policy(_Strict):
     coverage: Coverage
     segments: tuple[Segment, ...] = Field(min_length=1)
     approved: Approved = Approved()
+    quality: QualityLimits | None = None
+    """Read by `kvtrace quality compare`; since 1.1."""
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> Policy:
@@ -211,11 +214,12 @@ def _first_problem(error: ValidationError) -> str:
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the keys of the table that holds the key at `location`."""
-    tables: dict[str, type[_Strict]] = {
+    tables: dict[str, type[BaseModel]] = {
         "limits": Limits,
         "coverage": Coverage,
         "segments": Segment,
         "approved": Approved,
+        "quality": QualityLimits,
     }
     parents = [str(part) for part in location[:-1] if part in tables]
     return sorted((tables[parents[-1]] if parents else Policy).model_fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fuzz import of_arrays, of_artifacts, of_capacity, of_runs, of_settings, of_traces
+from fuzz import of_arrays, of_artifacts, of_capacity, of_outcomes, of_runs, of_settings, of_traces
 
 if TYPE_CHECKING:
     from fuzz.bases import Draw
@@ -27,6 +27,7 @@ KINDS: Final[dict[str, Draw]] = {
     "policies": of_settings.policies,
     "manifests": of_settings.manifests,
     "prompts": of_settings.prompts,
+    "outcomes": of_outcomes.outcomes,
     "capacity configs": of_capacity.configs,
     "engine logs": of_capacity.logs,
     "engine metrics": of_capacity.metrics,
