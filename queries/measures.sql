@@ -258,7 +258,8 @@ FROM (
       -- millions.
       SELECT source, sampling_id, candidate, tensor, layer, kv_head, stratum,
         sum(COLUMNS('^(num|sum)_')) AS "\0",
-        sum(sum_sq_error - coalesce(sum_sq_clip_error, 0)) AS sum_sq_other_error,
+        sum(sum_sq_error - coalesce(sum_sq_clip_error, 0))
+          AS sum_sq_other_error,
         max(max_abs) AS max_abs
       FROM query_table(strata)
       GROUP BY ALL
@@ -268,10 +269,10 @@ FROM (
 );
 
 -- The two kinds of channels of heads in which a few outliers hold most of
--- Σ x². One row per (candidate, tensor, layer, kv_head), of the traces in which
--- the head has such channels.
+-- Σ x². One row per (candidate, tensor, layer, kv_head), of the traces in
+-- which the head has such channels.
 --   channel_count          ordinary channels of the head
---   ordinary_error         Σ error² of what is not clipped, over Σ x², of these
+--   ordinary_error         Σ error² of what is not clipped / Σ x², of these
 --   ordinary_sqnr_db       what rounding and clipping leave of these
 --   outlier_sqnr_db        the same of the others; NULL: they lose nothing
 --   ordinary_flushed_frac  share of these channels' values flushed to 0

@@ -1,6 +1,6 @@
 -- Candidates against a baseline, head by head; what loses comes first.
--- Grain: one row per (candidate, tensor, layer, kv_head), the largest losses of
--- each candidate and tensor.
+-- Grain: one row per (candidate, tensor, layer, kv_head), the largest losses
+-- of each candidate and tensor.
 -- By hand: cd RUN && Q=.../queries && duckdb -init $Q/views.sql \
 --   -f $Q/intervals.sql -f $Q/measures.sql -f $Q/paired_candidates.sql
 --

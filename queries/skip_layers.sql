@@ -21,7 +21,7 @@
 --   num_artifacts            artifacts that quantize the layer
 --   num_artifacts_failing    of them, those under which it fails
 --   best_candidate           the artifact with the least clipping
---   best_clipped_frac        share of values clipped in the head there that has most
+--   best_clipped_frac        share clipped in the head there that clips most
 --   best_kv_head             that head
 --   best_tensor              k or v of that head
 --   worst_clipped_frac       the same under the artifact with the most

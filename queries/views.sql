@@ -101,8 +101,8 @@ FROM 'cells.parquet';
 -- (source, valid candidate with static scales, layer, kv_head, tensor,
 -- workload, phase, sampling_id, request_group); no rows where the replay was
 -- not asked for them (kvtrace replay --intervals) and of the kinds online and
--- format, so that what is made of them (clipped_low, clip_error_high, sqnr_low_db, …) is
--- NULL there.
+-- format, so that what is made of them (clipped_low, clip_error_high,
+-- sqnr_low_db, …) is NULL there.
 --   request_group  0 to 15, by a hash of the request's number
 CREATE OR REPLACE VIEW groups AS
 SELECT source, candidate, layer, kv_head, tensor, workload, phase, sampling_id,

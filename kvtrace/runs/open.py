@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -226,23 +225,6 @@ def _check_columns(connection: duckdb.DuckDBPyConnection, run: Run) -> None:
                     f"{_file(run, table)}: not the {table.name} table of a run: column {column.name} {why}. "
                     "Run kvtrace replay again"
                 )
-        for one, other in pairwise(table.together):
-            if _has_half_a_pair(connection, run, table, one, other):
-                raise IntegrityError(
-                    f"{_file(run, table)}: not the {table.name} table of a run: a row has only one of {one} "
-                    f"and {other}. Run kvtrace replay again"
-                )
-
-
-def _has_half_a_pair(
-    connection: duckdb.DuckDBPyConnection, run: Run, table: Table, one: str, other: str
-) -> bool:
-    try:
-        halves = f'FROM "{table.file_name}" WHERE ("{one}" IS NULL) <> ("{other}" IS NULL) LIMIT 1'
-        return bool(connection.execute(halves).fetchall())
-    except duckdb.Error as error:
-        reason = str(error).splitlines()[0]
-        raise IntegrityError(f"{_file(run, table)}: damaged: {reason}. Run kvtrace replay again") from error
 
 
 def _file(run: Run, table: Table) -> Path:

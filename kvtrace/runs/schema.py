@@ -29,7 +29,7 @@ _SUMS = (
     Column("num_flushed", "int64", "non-zero values that become 0"),
     Column("sum_sq_signal", "float64", "Σ x²"),
     Column("sum_sq_error", "float64", "Σ (x − x̂)²"),
-    Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values"),
+    Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values; NULL as num_out_of_range is"),
 )
 
 SAMPLING: Final = Table(
@@ -195,7 +195,6 @@ SCALES: Final = Table(
             "file and key it was read from, effective, unit, skipped, unquantized or a cache format",
         ),
     ),
-    together=("scale", "covered_amax"),
 )
 
 CELLS: Final = Table(
@@ -215,13 +214,12 @@ CELLS: Final = Table(
         Column(
             "num_out_of_range",
             "int64",
-            "values with |x / scale| > MAX; NULL, as are the next and sum_sq_clip_error, where the "
-            "candidate's format has no range",
+            "values with |x / scale| > MAX; NULL where the candidate's format has no range",
         ),
         Column(
             "num_clipped",
             "int64",
-            "values beyond the point where rounding leaves MAX (464 for e4m3fn)",
+            "values beyond the point where rounding leaves MAX (464 for e4m3fn); NULL as num_out_of_range is",
         ),
         *_SUMS,
         _MAX_ABS,

@@ -56,8 +56,6 @@ class Table:
     columns: tuple[Column, ...]
     since: int = 0
     """Minor schema version that brought it; without rows in a run of an earlier one."""
-    together: tuple[str, ...] = ()
-    """Columns that are NULL in the same rows."""
 
     @property
     def file_name(self) -> str:

@@ -210,7 +210,7 @@ def is_one_word_of_a_command(line: str) -> bool:
 
 def test_json_gives_numerators_and_denominators_for_everything_it_ranks(report: Report) -> None:
     content = json.loads(report_json(report))
-    assert content["schema_version"] == "1.2"
+    assert content["schema_version"] == "1.3"
     heads = [head for head in content["heads"] if head["candidate"] == "shipped" and head["tensor"] == "k"]
     assert [(head["layer"], head["kv_head"], head["rank"]) for head in heads] == [(0, 0, 1), (0, 1, 2)]
     measured = heads[0]["measured"]
