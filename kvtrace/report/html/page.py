@@ -195,7 +195,7 @@ def _audit(data: ChartData, sources: Sequence[str]) -> dict[str, Any]:
         if row["candidate"] not in place:
             continue
         covered, scale, observed = row["min_covered_amax"], row["min_scale"], row["observed_amax"]
-        optimal = observed * scale / covered if observed is not None and covered else None
+        optimal = observed * scale / covered if None not in (observed, scale) and covered else None
         numbers = [*(row[name] for name in copied), optimal]
         rows.append(
             [
