@@ -65,7 +65,7 @@ def _(bench: Bench) -> str:
     return f"K ÷ {factor:.2f}"
 
 
-@incident("an unreachable channel, and drift with output", "no-scale-helps", "drift-output-length")
+@incident("an unreachable channel, and drift with output", "ordinary-channels", "drift-output-length")
 def _(bench: Bench) -> str:
     # V has no outliers: at a factor of 2 clipping costs too little of it to be called a fault.
     wide, factor = bench.between(2**14, 2**16), bench.between(2.5, 4)
