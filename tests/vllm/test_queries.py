@@ -112,7 +112,7 @@ def test_rank_json_says_how_the_layers_attend(probed: tuple[Trace, list[dict[str
     ("kind", "engine"),
     [
         ({"kind": "llama"}, {"enforce_eager": False}),
-        ({"kind": "llama"}, {"tensor_parallel_size": 2}),
+        pytest.param({"kind": "llama"}, {"tensor_parallel_size": 2}, marks=pytest.mark.vllm_full),
         pytest.param({"kind": "gemma3"}, {}, marks=pytest.mark.vllm_full),
         pytest.param(
             {"kind": "llama", "num_kv_heads": 1}, {"tensor_parallel_size": 2}, marks=pytest.mark.vllm_full
