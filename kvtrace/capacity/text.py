@@ -6,7 +6,7 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.capacity.budget import GIB
-from kvtrace.figures import count
+from kvtrace.figures import count, percent
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -79,19 +79,16 @@ def _head(report: CapacityReport) -> Iterator[str]:
 
 def _table(report: CapacityReport) -> Iterator[str]:
     width = max(len("cache dtype"), *(len(plain(one.label, 60)) for one in report.formats))
+    yield (f"{'':<{width}} {'bytes a':>9} {'':>5} {'bytes a':>12} {'':>9} {'':>11} {'full':>9} {'tokens':>8}")
     yield (
-        f"{'':<{width}}  {'bytes a':>9}  {'':>5}  {'bytes a':>12}  {'':>9}  {'':>11}  {'full':>9}  "
-        f"{'tokens':>8}"
-    )
-    yield (
-        f"{'cache dtype':<{width}}  {'token':>9}  {'block':>5}  {'block':>12}  {'blocks':>9}  "
-        f"{'tokens':>11}  {'requests':>9}  {'× auto':>8}"
+        f"{'cache dtype':<{width}} {'token':>9} {'block':>5} {'block':>12} {'blocks':>9} {'tokens':>11} "
+        f"{'requests':>9} {'× auto':>8}"
     )
     for one in report.formats:
         if one.reason is not None:
             yield from _WRAPPED.wrap(f"{plain(one.label, 60)}: not planned: {plain(one.reason, 400)}")
             continue
-        yield f"{plain(one.label, 60):<{width}}  {_numbers(one)}".rstrip()
+        yield f"{plain(one.label, 60):<{width}} {_numbers(one)}".rstrip()
     states = next((one.state_bytes for one in report.formats if one.state_bytes), None)
     if states:
         yield f"  and {states:,} bytes of state a request, whatever its length"
@@ -118,7 +115,7 @@ def _numbers(one: FormatPart) -> str:
     parts = [f"{'–' if value is None else format(value, ','):>{width}}" for value, width in cells]
     parts.append(f"{'–' if one.concurrency is None else format(one.concurrency, ',.2f'):>9}")
     parts.append(f"{'–' if one.times_auto_tokens is None else f'{one.times_auto_tokens:.2f} ×':>8}")
-    return "  ".join(parts)
+    return " ".join(parts)
 
 
 def _engine(engine: EnginePart) -> Iterator[str]:
@@ -157,8 +154,9 @@ def _rollback(rollback: RollbackPart) -> Iterator[str]:
         if one.blocks_needed is not None:
             shown = f", {one.blocks_needed:,.0f} blocks"
         if one.overflow_frac is not None:
-            shown = f", {one.overflow_frac:.2%} of the draws need more"
-        yield f"  {one.basis:<10} {fits}{shown}; at most {one.largest_limit:,} requests ({_MEANS[one.basis]})"
+            shown = f", {percent(one.overflow_frac)} of the draws need more"
+        yield f"  {one.basis:<10} {fits}{shown}; at most {one.largest_limit:,} requests"
+        yield f"  {'':<10} ({_MEANS[one.basis]})"
     if rollback.fits:
         yield f"  By the {rollback.basis} case the limit of {rollback.limit:,} can stay."
     else:

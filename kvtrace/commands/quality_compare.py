@@ -15,7 +15,7 @@ from kvtrace.errors import InputError
 def quality_compare(
     tables: Annotated[list[Path], typer.Argument(help="Tables of kvtrace outcomes.")],
     policy: Annotated[
-        Path | None, typer.Option("--policy", help="A policy.toml with a [quality] table.")
+        Path | None, typer.Option("--policy", help="A policy.toml with a table called quality.")
     ] = None,
     margin: Annotated[
         float | None, typer.Option(help="Without a policy: loss of pass rate accepted, such as 0.01.")

@@ -53,11 +53,20 @@ def _facts(run: Run, report: Report) -> Iterator[tuple[str, str | None]]:
 
 
 def _as_texts(values: dict[str, Any]) -> dict[str, str | None]:
-    return {
-        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-        for name, value in values.items()
-        if name != _ARGUMENTS
-    }
+    return {name: _as_text(value) for name, value in values.items() if name != _ARGUMENTS}
+
+
+def _as_text(value: Any) -> str | None:
+    """Return a recorded value for people; None: not recorded.
+
+    >>> [_as_text(value) for value in ((), [0, 29], {"a": 1}, None)]
+    ['none', '0, 29', '{"a": 1}', None]
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _scales(report: Report) -> Iterator[tuple[str, str | None]]:
