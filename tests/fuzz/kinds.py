@@ -20,6 +20,7 @@ KINDS: Final[dict[str, Draw]] = {
     "forged profiles": of_traces.profiles,
     "records of a profile": of_traces.profile_records,
     "arrays of a profile": of_arrays.counts,
+    "kept sums of a format": of_traces.kept_sums,
     "values of scales": of_arrays.scales,
     "artifacts": of_artifacts.artifacts,
     "model configs": of_artifacts.model_configs,

@@ -112,6 +112,20 @@ def profile_records(bases: Bases, random: random.Random, folder: Path) -> tuple[
     return command_on_a_trace(random, trace, folder)
 
 
+def kept_sums(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
+    """Change what is kept of a cache format; its seal is left, or gone."""
+    trace = folder / "t.kvtrace"
+    copy_trace(bases.counted, trace)
+    file = trace / PROFILE_DIRECTORY / "format-fp8_per_token_head.json"
+    if random.random() < 0.6:
+        record = json.loads(file.read_text())
+        changed(random, record)
+        replace(file, sealed(record))
+    else:
+        replace(file, odd_json(random, json.loads(file.read_text())))
+    return ("replay", trace, "--cache-dtype", "fp8_per_token_head", "-o", folder / "out")
+
+
 def remove_tensors(trace: Path) -> None:
     """Leave a trace of which counts are all there is."""
     for chunks in trace.glob("rank-*.zarr/layers/*/*/c"):
