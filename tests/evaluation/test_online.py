@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from fuzz.odd import sealed
 from support.fabricate import bits, fabricate_trace, request
 from support.fp8_oracle import values_of_bits
 from support.online_oracle import FP8, INT8, restored_by_rule
@@ -127,6 +129,16 @@ def test_sums_kept_of_another_trace_are_not_believed(tmp_path: Path) -> None:
     for kept in (one.path / "profile").glob("format-*.json"):
         shutil.copy(kept, other.path / "profile")
     assert_same(online_sums(other, tmp_path / "other"), expected)
+
+
+def test_sums_that_another_has_edited_are_made_again_though_their_checksum_is_right(tmp_path: Path) -> None:
+    trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
+    expected = online_sums(trace, tmp_path / "expected", method="profile")
+    for path in (trace.path / "profile").glob("format-*.json"):
+        kept = json.loads(path.read_text())
+        kept["tensors"][0]["num_flushed"][0][0] += 1
+        path.write_text(sealed(kept))
+    assert_same(online_sums(trace, tmp_path / "edited", method="profile"), expected)
 
 
 def test_a_trace_cut_into_ranks_and_small_chunks_gives_the_same_online_sums(tmp_path: Path) -> None:
