@@ -134,7 +134,9 @@ def test_sums_kept_of_another_trace_are_not_believed(tmp_path: Path) -> None:
 def test_sums_that_another_has_edited_are_made_again_though_their_checksum_is_right(tmp_path: Path) -> None:
     trace = make_trace(tmp_path / "t.kvtrace", make_tensors())
     expected = online_sums(trace, tmp_path / "expected", method="profile")
-    for path in (trace.path / "profile").glob("format-*.json"):
+    kept_files = list((trace.path / "profile").glob("format-*.json"))
+    assert len(kept_files) == 2
+    for path in kept_files:
         kept = json.loads(path.read_text())
         kept["tensors"][0]["num_flushed"][0][0] += 1
         path.write_text(sealed(kept))
