@@ -60,10 +60,10 @@ faults: setup vllm-env  ## damaged traces, forged profiles, killed writers and w
 	PYTHONPATH=tests $(VLLM_PYTHON) -m faults.in_vllm --model $(CURDIR)/$(MODEL) $(if $(SEED),--seed $(SEED))
 
 test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), at most 10 minutes
-	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm and not vllm_full' tests/vllm
+	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -n 2 --dist loadfile -m 'vllm and not vllm_full' tests/vllm
 
 test-vllm-full: setup vllm-env  ## the same and the long ones
-	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm or vllm_full' tests/vllm
+	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -n 2 --dist loadfile -m 'vllm or vllm_full' tests/vllm
 
 capacity-cases: vllm-env  ## tests/capacity/{plans,pages}.json again: what vLLM's own planning gives each case, without an engine
 	PYTHONPATH=tests $(VLLM_PYTHON) tests/vllm/write_capacity.py
