@@ -15,6 +15,7 @@ setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for
 	$(BIN)/python -m pip install --quiet --constraint .ci/constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint .ci/constraints.txt --editable '.[analysis,report,dev]'
 	$(BIN)/python -m kvtrace.profile.warm_up
+	$(BIN)/python -m kvtrace.report.html.vega
 	touch $@
 
 test: setup  ## all tests that need neither a GPU nor vLLM
@@ -84,8 +85,7 @@ SCALES := $(addprefix --scales samples/scales/,chat-per-tensor chat-per-head all
 demo: setup  ## the report on the bundled real sample, under four scale artifacts, as text and as a page
 	@mkdir -p build
 	@$(BIN)/kvtrace replay $(SAMPLE) $(SCALES) -o build/demo.run --force > build/demo.log
-	@$(BIN)/kvtrace report build/demo.run --format html -o build/demo.html --force & page=$$!; \
-	  $(BIN)/kvtrace report build/demo.run && wait $$page
+	@$(BIN)/kvtrace report build/demo.run --page build/demo.html --force
 	@echo "The same with charts, in a browser: $(CURDIR)/build/demo.html"
 
 picture: test-browser  ## docs/report.png, the README's picture, from what the browser test saw

@@ -21,6 +21,8 @@ from kvtrace.errors import InputError, NotATraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvtrace.report.before_after.model import BeforeAfter
+    from kvtrace.report.sections import Report
     from kvtrace.runs.open import Run
 
 
@@ -59,6 +61,9 @@ def report(
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="The same as --section answer.")] = False,
     output: OUTPUT = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Write the page there too, as --format html gives it.")
+    ] = None,
     plots: Annotated[
         Path | None,
         typer.Option("--plots", help="Write the main charts there too, as PNG and SVG."),
@@ -81,13 +86,15 @@ def report(
         raise InputError(
             f"--section and --brief are of the text, and --format {chosen} was given; leave one out"
         )
-    if chosen == "html" or plots is not None:
-        require_extra("report", "report --format html or --plots", "altair", "jinja2", "vl_convert")
+    if chosen == "html" and page is not None:
+        raise InputError("--page and --format html both give the page; leave one out")
+    if chosen == "html" or page is not None or plots is not None:
+        require_extra("report", "report --format html, --page or --plots", "jinja2", "vl_convert")
     from kvtrace.capacity.budget import read_budget
 
     inputs = [trace_at(path) for path in inputs]
     num_bytes = read_budget(budget).num_bytes if budget is not None else None
-    for path in (output, plots):
+    for path in (output, page, plots):
         check_absent(path, force=force)
     if len(inputs) > 2:
         raise InputError(
@@ -110,13 +117,16 @@ def report(
     are_runs = _are_runs(inputs, [option for option, given in fixed.items() if given])
     if not all(are_runs):
         require_extra("analysis", "report", "torch", "safetensors")
+    formats = (chosen,) if page is None else (chosen, "html")
     with ExitStack() as scratches:
         opened = _opened(inputs, are_runs, options, intervals, scratches)
         if len(opened) == 2:
-            text = _of_two(opened, are_runs, chosen, part)
+            texts = _of_two(opened, are_runs, formats, part)
         else:
-            text = _of_one(opened[0], are_runs[0], chosen, part, top, candidate or (), plots, num_bytes)
-    deliver(text, output, force=force, for_programs=chosen != "text")
+            texts = _of_one(opened[0], are_runs[0], formats, part, top, candidate or (), plots, num_bytes)
+    if page is not None:
+        deliver(texts[1], page, force=force)
+    deliver(texts[0], output, force=force, for_programs=chosen != "text")
 
 
 def _opened(
@@ -152,13 +162,14 @@ def _opened(
 def _of_one(
     run: Run,
     is_kept: bool,
-    chosen: str,
+    formats: Sequence[str],
     section: str | None,
     top: int,
     candidates: Sequence[str],
     plots: Path | None,
     budget: int | None,
-) -> str:
+) -> list[str]:
+    """Return the report in each of the formats."""
     from kvtrace.report.build import build_report
     from kvtrace.report.terminal.text import SECTIONS
 
@@ -168,6 +179,10 @@ def _of_one(
         from kvtrace.report.plots import write_plots
 
         write_plots(built, run, plots)
+    return [_one_as(chosen, built, run, section) for chosen in formats]
+
+
+def _one_as(chosen: str, built: Report, run: Run, section: str | None) -> str:
     if chosen == "json":
         from kvtrace.report.json import report_json
 
@@ -185,13 +200,20 @@ def _of_one(
     return _for_terminal(report_text(built, section=section))
 
 
-def _of_two(runs: Sequence[Run], are_kept: Sequence[bool], chosen: str, section: str | None) -> str:
+def _of_two(
+    runs: Sequence[Run], are_kept: Sequence[bool], formats: Sequence[str], section: str | None
+) -> list[str]:
+    """Return what changed in each of the formats."""
     from kvtrace.report.before_after.build import build_before_after
-    from kvtrace.report.before_after.text import SECTIONS, before_after_text
+    from kvtrace.report.before_after.text import SECTIONS
 
     _check_section(section, SECTIONS)
     before, after = runs
     built = build_before_after(before, after, kept=(are_kept[0], are_kept[1]))
+    return [_two_as(chosen, built, section) for chosen in formats]
+
+
+def _two_as(chosen: str, built: BeforeAfter, section: str | None) -> str:
     if chosen == "json":
         from kvtrace.report.json import before_after_json
 
@@ -204,6 +226,8 @@ def _of_two(runs: Sequence[Run], are_kept: Sequence[bool], chosen: str, section:
         from kvtrace.report.before_after.markdown import before_after_markdown
 
         return before_after_markdown(built)
+    from kvtrace.report.before_after.text import before_after_text
+
     return _for_terminal(before_after_text(built, section=section))
 
 

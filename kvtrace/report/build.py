@@ -70,8 +70,8 @@ def build_report(
     shown = chosen_candidates(run.path, known, candidates)
     with ThreadPoolExecutor(1, "kvtrace-diagnose") as beside:
         # On a connection of its own: its rules reckon in Python while DuckDB answers here.
+        ask = _Asking(case.connection_beside())
         diagnosing = beside.submit(diagnose_case, case)
-        ask = _asking(run)
         compared = _compared(ask, budget)
         if len(shown) == len(known):
             details = _details(ask, top)
@@ -79,7 +79,7 @@ def build_report(
         else:
             diagnosis = diagnosing.result()
             shown = with_the_best(known, shown, Told(case, diagnosis))
-            details = _details(_asking(run, shown), top)
+            details = _details(_Asking(connect_with_views(run, candidates=shown)), top)
     told = Told(case, diagnosis)
     answer = make_answer(told, details.places, run_kept=run_kept)
     return Report(
@@ -150,10 +150,6 @@ class _Asking:
         """Return the rows of a query, as column → value."""
         given = {key: str(value) for key, value in parameters.items()}
         return list(run_query(self.connection, find_query(name), given).records())
-
-
-def _asking(run: Run, candidates: Sequence[str] | None = None) -> _Asking:
-    return _Asking(connect_with_views(run, candidates=candidates))
 
 
 def _size(num_bytes: int | None, budget: int | None) -> Row:

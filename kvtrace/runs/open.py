@@ -108,8 +108,8 @@ def connect(
     connection = duckdb.connect(":memory:", config=_SETTINGS)
     if memory_bytes is not None:
         connection.execute(f"SET memory_limit = '{memory_bytes}B'")
-    # Views stand on views: each of them would read the end of its files again.
-    connection.execute("SET parquet_metadata_cache = true")
+    # Views stand on views: each of them would read the end of its files again. Cursors take global settings.
+    connection.execute("SET GLOBAL parquet_metadata_cache = true")
     for table in TABLES:
         _create_view(connection, run, table, candidates)
     _check_columns(connection, run)

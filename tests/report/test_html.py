@@ -22,6 +22,7 @@ from kvtrace.report.html.page import calibrated_rule, short_positions
 from kvtrace.report.html.render import report_html
 from kvtrace.report.html.tables import ChartData, chart_data
 from kvtrace.report.plots import _plots
+from kvtrace.report.terminal.text import report_text
 from kvtrace.runs.manifest import ServingManifest
 from kvtrace.runs.open import open_run
 
@@ -201,11 +202,31 @@ def test_the_command_writes_the_page_and_the_plots(tmp_path: Path) -> None:
     assert (plots / "by-position.svg").read_text().count("calibrated below 2") >= 3
 
 
-@pytest.mark.parametrize("option", ["-o", "--plots"])
+def test_the_page_comes_beside_any_other_format_and_is_the_same(run: Run, tmp_path: Path) -> None:
+    alone, beside, text = tmp_path / "alone.html", tmp_path / "beside.html", tmp_path / "report.txt"
+    for words in (
+        ["--format", "html", "-o", str(alone)],
+        ["--page", str(beside), "-o", str(text)],
+    ):
+        result = CliRunner().invoke(app, ["report", str(run.path), *words])
+        assert result.exit_code == 0, result.output
+    assert beside.read_text() == alone.read_text()
+    assert text.read_text() == report_text(build_report(run))
+
+
+def test_two_options_for_one_page_are_refused(run: Run, tmp_path: Path) -> None:
+    words = ["report", str(run.path), "--format", "html", "--page", str(tmp_path / "page.html")]
+    result = CliRunner().invoke(app, words)
+    assert str(result.exception) == "--page and --format html both give the page; leave one out"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["-o", "--plots", "--page"])
 def test_an_output_that_exists_is_not_overwritten(run: Run, tmp_path: Path, option: str) -> None:
     existing = tmp_path / "there"
     existing.mkdir()
-    result = CliRunner().invoke(app, ["report", str(run.path), "--format", "html", option, str(existing)])
+    chosen = [] if option == "--page" else ["--format", "html"]
+    result = CliRunner().invoke(app, ["report", str(run.path), *chosen, option, str(existing)])
     assert result.exit_code != 0
     assert "exists" in str(result.exception)
     assert list(existing.iterdir()) == []

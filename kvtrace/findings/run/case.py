@@ -191,6 +191,10 @@ class Case:
             if row["kind"] != "bf16"
         )
 
+    def connection_beside(self) -> duckdb.DuckDBPyConnection:
+        """Return another connection over the same views, for a thread beside the one that asks the rules."""
+        return self._connection.cursor()
+
     def beside(self) -> Case:
         """Return a case of the default and effective scales that are not judged, over the same connection."""
         other = Case.__new__(Case)

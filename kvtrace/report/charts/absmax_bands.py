@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-import altair as alt
+from typing import Any, Final
 
-from kvtrace.report.charts.axes import Spec, layered
+from kvtrace.report.charts.axes import (
+    Spec,
+    crowded_axis,
+    layer,
+    layered,
+    ordinal,
+    quantity,
+    tensor_colour,
+    told,
+)
+
+_SCALE: Final = {"type": "log", "base": 2, "nice": False}
+_AXIS: Final = {"title": "largest |x|", "domain": False, "ticks": False, "format": "~g", "tickCount": 5}
+_BAR: Final = {"type": "bar", "aria": False, "width": {"band": 0.8}}
 
 
 def absmax_bands() -> Spec:
@@ -13,35 +26,28 @@ def absmax_bands() -> Spec:
     `bands`: position (where it starts), order, p50, p90, p99, max, tensor, text. `covered`: amax, a line.
     `extent`: low, high of all workloads, which gives all their charts one scale.
     """
-    scale = alt.Scale(type="log", base=2, nice=False)
-    axis = alt.Axis(title="largest |x|", domain=False, ticks=False, format="~g", tickCount=5)
-    x = alt.X(
-        "position:O",
-        sort=alt.EncodingSortField("order"),
-        title=None,
-        axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap="parity", labelSeparation=6),
+    base = {
+        "x": ordinal("position", sort={"field": "order"}, title=None, axis=crowded_axis()),
+        "color": tensor_colour(),
+    }
+    covered = {"type": "rule", "style": "ink", "strokeWidth": 2, "strokeDash": [6, 3], "aria": False}
+    return layered(
+        layer("extent", {"type": "rule", "opacity": 0, "aria": False}, _from_to("low", "high")),
+        layer("bands", _BAR | {"opacity": 0.25}, base | _from_to("p50", "p99")),
+        layer("bands", _BAR | {"opacity": 0.55}, base | _from_to("p50", "p90")),
+        layer(
+            "bands",
+            {"type": "point", "filled": True, "size": 50, "opacity": 1},
+            base | {"y": _wide("max")} | told(),
+            name="widest",
+        ),
+        layer("covered", covered, {"y": _wide("amax")}),
     )
-    base = alt.Chart(alt.NamedData("bands")).encode(
-        x=x,
-        color=alt.Color("tensor:N", scale=alt.Scale(domain=["K", "V"], range="category"), legend=None),
-    )
-    outer = base.mark_bar(opacity=0.25, aria=False, width=alt.RelativeBandSize(0.8)).encode(
-        y=alt.Y("p50:Q", scale=scale, axis=axis), y2="p99:Q"
-    )
-    inner = base.mark_bar(opacity=0.55, aria=False, width=alt.RelativeBandSize(0.8)).encode(
-        y=alt.Y("p50:Q", scale=scale, axis=axis), y2="p90:Q"
-    )
-    widest = base.mark_point(filled=True, size=50, opacity=1).encode(
-        y=alt.Y("max:Q", scale=scale, axis=axis), description="text:N", tooltip="text:N"
-    )
-    covered = (
-        alt.Chart(alt.NamedData("covered"))
-        .mark_rule(style="ink", strokeWidth=2, strokeDash=[6, 3], aria=False)
-        .encode(y=alt.Y("amax:Q", scale=scale, axis=axis))
-    )
-    extent = (
-        alt.Chart(alt.NamedData("extent"))
-        .mark_rule(opacity=0, aria=False)
-        .encode(y=alt.Y("low:Q", scale=scale, axis=axis), y2="high:Q")
-    )
-    return layered(extent, outer, inner, widest.properties(name="widest"), covered)
+
+
+def _wide(field: str) -> dict[str, Any]:
+    return quantity(field, scale=_SCALE, axis=_AXIS)
+
+
+def _from_to(low: str, high: str) -> Spec:
+    return {"y": _wide(low), "y2": {"field": high}}

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import altair as alt
-
-from kvtrace.report.charts.axes import Spec, layered, share_axis, tensor_colour
+from kvtrace.report.charts.axes import (
+    Spec,
+    if_else,
+    layer,
+    layered,
+    nominal,
+    quantity,
+    share_axis,
+    tensor_colour,
+    told,
+)
 
 
 def before_after(*, floor: float | None, low: float, high: float) -> Spec:
@@ -12,40 +20,30 @@ def before_after(*, floor: float | None, low: float, high: float) -> Spec:
 
     `heads`: before, after, tensor, is_worse, is_chosen, text. `diagonal`: two points at, of both axes.
     """
-    if floor is None:
-        scale = alt.Scale(domain=[low, high], nice=False)
-        axes = [
-            alt.Axis(title=f"SQNR, dB, {side}", format=".0f", tickCount=6) for side in ("before", "after")
-        ]
-    else:
-        scale, before = share_axis(floor, "before", top=high)
-        axes = [before, share_axis(floor, "after", top=high)[1]]
-    x = alt.X("before:Q", scale=scale, axis=axes[0])
-    y = alt.Y("after:Q", scale=scale, axis=axes[1])
-    diagonal = (
-        alt.Chart(alt.NamedData("diagonal"))
-        .mark_line(style="guide", strokeDash=[5, 4], aria=False)
-        .encode(x=alt.X("at:Q", scale=scale, axis=axes[0]), y=alt.Y("at:Q", scale=scale, axis=axes[1]))
+    x, y = (
+        _decibels(side, low, high) if floor is None else share_axis(floor, side, top=high)
+        for side in ("before", "after")
     )
-    heads = alt.Chart(alt.NamedData("heads"))
-    points = heads.mark_point(filled=True, cursor="pointer").encode(
-        x=x,
-        y=y,
-        color=tensor_colour(legend=True),
-        shape=alt.Shape(
-            "is_worse:N",
-            scale=alt.Scale(domain=[False, True], range=["circle", "triangle-up"]),
-            legend=None,
-        ),
-        size=alt.condition("datum.is_worse", alt.value(70), alt.value(28)),
-        opacity=alt.condition("datum.is_worse", alt.value(0.95), alt.value(0.5)),
-        description="text:N",
-        tooltip="text:N",
+    diagonal = {"type": "line", "style": "guide", "strokeDash": [5, 4], "aria": False}
+    place = {"x": quantity("before", **x), "y": quantity("after", **y)}
+    shapes = {"domain": [False, True], "range": ["circle", "triangle-up"]}
+    heads = place | {
+        "color": tensor_colour(legend=True),
+        "shape": nominal("is_worse", scale=shapes, legend=None),
+        "size": if_else("datum.is_worse", 70, 28),
+        "opacity": if_else("datum.is_worse", 0.95, 0.5),
+        **told(),
+    }
+    chosen = {"type": "point", "style": "ink", "size": 260, "strokeWidth": 2.5, "aria": False}
+    return layered(
+        layer("diagonal", diagonal, {"x": quantity("at", **x), "y": quantity("at", **y)}),
+        layer("heads", {"type": "point", "filled": True, "cursor": "pointer"}, heads, name="heads"),
+        layer("heads", chosen, place, name="chosen", where="datum.is_chosen"),
     )
-    chosen = (
-        heads.mark_point(style="ink", size=260, strokeWidth=2.5, aria=False)
-        .transform_filter("datum.is_chosen")
-        .encode(x=x, y=y)
-        .properties(name="chosen")
-    )
-    return layered(diagonal, points.properties(name="heads"), chosen)
+
+
+def _decibels(side: str, low: float, high: float) -> Spec:
+    return {
+        "scale": {"domain": [low, high], "nice": False},
+        "axis": {"title": f"SQNR, dB, {side}", "format": ".0f", "tickCount": 6},
+    }

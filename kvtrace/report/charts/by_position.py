@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-import altair as alt
-
-from kvtrace.report.charts.axes import Spec, crowded_axis, layered, share_axis, tensor_colour
+from kvtrace.report.charts.axes import (
+    UNTOLD,
+    Spec,
+    crowded_axis,
+    layer,
+    layered,
+    nominal,
+    ordinal,
+    quantity,
+    share_axis,
+    tensor_colour,
+    told,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_SERIES: Final = ["K prefill", "V prefill", "K decode", "V decode"]
+_PHASES: Final = ["prefill", "decode"]
+_BY_ORDER: Final = {"field": "order", "op": "min"}
+_EDGES: Final = ((0, "top", 3), (1, "bottom", -3))
 
 
 def by_position(*, title: str, floor: float | None) -> Spec:
@@ -20,62 +35,62 @@ def by_position(*, title: str, floor: float | None) -> Spec:
     `calibrated`: where the calibrated length stands: position, order, edge (0: at its start, 1: at its end),
     text; no row: not known.
     """
-    if floor is None:
-        scale = alt.Scale(zero=False, nice=True)
-        axis = alt.Axis(title=title, domain=False, ticks=False, tickCount=4, format="~g")
-    else:
-        scale, axis = share_axis(floor, title)
-    series = ["K prefill", "V prefill", "K decode", "V decode"]
-    base = alt.Chart(alt.NamedData("strata")).encode(
-        x=alt.X(
-            "position:O",
+    axis = _decibels(title) if floor is None else share_axis(floor, title)
+    base = {
+        "x": ordinal(
+            "position",
             sort=_BY_ORDER,
             title="position, from",
             axis=crowded_axis(),
-            scale=alt.Scale(paddingInner=0.25),
+            scale={"paddingInner": 0.25},
         ),
-        xOffset=alt.XOffset("series:N", scale=alt.Scale(domain=series)),
-        y=alt.Y("value:Q", scale=scale, axis=axis),
-        color=tensor_colour(),
-        description="text:N",
-        tooltip="text:N",
+        "xOffset": nominal("series", scale={"domain": _SERIES}),
+        "y": quantity("value", **axis),
+        "color": tensor_colour(),
+        **told(),
+    }
+    intervals = layer(
+        "strata",
+        {"type": "rule", "strokeWidth": 5, "opacity": 0.28, "aria": False},
+        base | UNTOLD | {"y": quantity("shown_low", **axis), "y2": {"field": "shown_high"}},
+        where="isValid(datum.shown_low)",
     )
-    intervals = base.mark_rule(strokeWidth=5, opacity=0.28, aria=False).encode(
-        y=alt.Y("shown_low:Q", scale=scale, axis=axis), y2="shown_high:Q", description=alt.value("")
+    dashes = {"domain": _PHASES, "range": [[1, 0], [4, 3]]}
+    lines = layer(
+        "strata",
+        {"type": "line", "strokeWidth": 1.5, "opacity": 0.8, "aria": False},
+        base
+        | UNTOLD
+        | {"strokeDash": nominal("phase", scale=dashes, legend=None), "detail": nominal("series")},
     )
-    lines = base.mark_line(strokeWidth=1.5, opacity=0.8, aria=False).encode(
-        strokeDash=alt.StrokeDash(
-            "phase:N", scale=alt.Scale(domain=["prefill", "decode"], range=[[1, 0], [4, 3]]), legend=None
-        ),
-        detail="series:N",
-        description=alt.value(""),
+    shapes = {"domain": _PHASES, "range": ["circle", "triangle-up"]}
+    points = layer(
+        "strata",
+        {"type": "point", "filled": True, "size": 55, "opacity": 1},
+        base | {"shape": nominal("phase", scale=shapes, legend=None)},
+        name="points",
     )
-    points = base.mark_point(filled=True, size=55, opacity=1).encode(
-        shape=alt.Shape(
-            "phase:N",
-            scale=alt.Scale(domain=["prefill", "decode"], range=["circle", "triangle-up"]),
-            legend=None,
-        )
-    )
-    points = points.properties(name="points")
-    if floor is None:
-        return layered(*_calibrated(), lines, points)
-    return layered(*_calibrated(), intervals.transform_filter("isValid(datum.shown_low)"), lines, points)
+    return layered(*_calibrated(), *([] if floor is None else [intervals]), lines, points)
 
 
-_EDGES: Final[tuple[tuple[int, Literal["top", "bottom"], int], ...]] = ((0, "top", 3), (1, "bottom", -3))
-_BY_ORDER: Final = alt.EncodingSortField("order", op="min")
+def _decibels(title: str) -> Spec:
+    return {
+        "scale": {"zero": False, "nice": True},
+        "axis": {"title": title, "domain": False, "ticks": False, "tickCount": 4, "format": "~g"},
+    }
 
 
-def _calibrated() -> Iterator[alt.Chart]:
-    base = alt.Chart(alt.NamedData("calibrated"))
+def _calibrated() -> Iterator[Spec]:
     for edge, baseline, offset in _EDGES:
-        x = alt.X("position:O", sort=_BY_ORDER, bandPosition=edge)
-        at_edge = base.transform_filter(f"datum.edge == {edge}")
-        yield at_edge.mark_rule(style="guide", strokeWidth=1.5, strokeDash=[2, 2]).encode(
-            x=x, description="text:N"
-        )
+        x = ordinal("position", sort=_BY_ORDER, bandPosition=edge)
+        here = f"datum.edge == {edge}"
+        rule = {"type": "rule", "style": "guide", "strokeWidth": 1.5, "strokeDash": [2, 2]}
+        yield layer("calibrated", rule, {"x": x, "description": nominal("text")}, where=here)
         # Upright along the rule, inside the axis: the points of one octave at most lie behind it.
-        yield at_edge.mark_text(
-            angle=270, align="center", baseline=baseline, dy=offset, fontSize=11, aria=False
-        ).encode(x=x, y=alt.value(alt.expr("height / 2")), text="text:N")
+        upright = {"type": "text", "angle": 270, "align": "center", "fontSize": 11, "aria": False}
+        yield layer(
+            "calibrated",
+            upright | {"baseline": baseline, "dy": offset},
+            {"x": x, "y": {"value": {"expr": "height / 2"}}, "text": nominal("text")},
+            where=here,
+        )

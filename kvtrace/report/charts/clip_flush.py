@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-import altair as alt
-
-from kvtrace.report.charts.axes import Spec, layered, share_axis, tensor_colour
+from kvtrace.report.charts.axes import (
+    Spec,
+    if_else,
+    layer,
+    layered,
+    nominal,
+    quantity,
+    share_axis,
+    tensor_colour,
+    told,
+)
 
 MEASURES: Final = ["values clipped", "values flushed to 0", "squared error / signal"]
+_MULTIPLES: Final = {
+    "scale": {"type": "log", "base": 2, "nice": False, "padding": 12},
+    "title": "scale, in multiples of the one that just covers the head",
+    "axis": {
+        "values": [2.0**k for k in range(-16, 25, 2)],
+        "labelExpr": "datum.value < 1 ? '1/' + format(1 / datum.value, 'd') : format(datum.value, ',d')",
+        "labelOverlap": "parity",
+        "domain": False,
+        "ticks": False,
+    },
+}
 
 
 def clip_flush(*, floor: float) -> Spec:
@@ -18,56 +37,43 @@ def clip_flush(*, floor: float) -> Spec:
     `marks`: candidate (label), is_current, multiple, measure, value, name_at (height of the name; NULL:
     none), text.
     """
-    scale, axis = share_axis(floor, "share")
-    x = alt.X(
-        "multiple:Q",
-        scale=alt.Scale(type="log", base=2, nice=False, padding=12),
-        title="scale, in multiples of the one that just covers the head",
-        axis=alt.Axis(
-            values=[2.0**k for k in range(-16, 25, 2)],
-            labelExpr="datum.value < 1 ? '1/' + format(1 / datum.value, 'd') : format(datum.value, ',d')",
-            labelOverlap="parity",
-            domain=False,
-            ticks=False,
+    share = share_axis(floor, "share")
+    x = quantity("multiple", **_MULTIPLES)
+    dashes = {"domain": MEASURES, "range": [[1, 0], [6, 4], [1, 4]]}
+    curve = {
+        "x": x,
+        "y": quantity("value", **share),
+        "color": tensor_colour(),
+        "strokeDash": nominal("measure", scale=dashes, legend=None),
+    }
+    stands = {
+        "x": x,
+        "opacity": if_else("datum.is_current", 1, 0.35),
+        "strokeWidth": if_else("datum.is_current", 2, 1),
+    }
+    shapes = {"domain": MEASURES, "range": ["cross", "diamond", "circle"]}
+    points = {
+        "x": x,
+        "y": quantity("value", **share),
+        "shape": nominal("measure", scale=shapes, legend=None),
+        "size": if_else("datum.is_current", 160, 60),
+        "opacity": if_else("datum.is_current", 1, 0.6),
+        **told(),
+    }
+    names = {
+        "x": x,
+        "y": quantity("name_at", **share),
+        "text": nominal("candidate"),
+        "opacity": if_else("datum.is_current", 1, 0.75),
+    }
+    return layered(
+        layer("curve", {"type": "line", "strokeWidth": 2, "aria": False}, curve),
+        layer("marks", {"type": "rule", "style": "guide", "aria": False}, stands),
+        layer("marks", {"type": "point", "style": "ink", "strokeWidth": 2}, points, name="marks"),
+        layer(
+            "marks",
+            {"type": "text", "align": "left", "dx": 6, "limit": 180, "aria": False},
+            names,
+            where="isValid(datum.name_at)",
         ),
     )
-    curve = (
-        alt.Chart(alt.NamedData("curve"))
-        .mark_line(strokeWidth=2, aria=False)
-        .encode(
-            x=x,
-            y=alt.Y("value:Q", scale=scale, axis=axis),
-            color=tensor_colour(),
-            strokeDash=alt.StrokeDash(
-                "measure:N", scale=alt.Scale(domain=MEASURES, range=[[1, 0], [6, 4], [1, 4]]), legend=None
-            ),
-        )
-    )
-    marks = alt.Chart(alt.NamedData("marks"))
-    stands = marks.mark_rule(style="guide", aria=False).encode(
-        x=x,
-        opacity=alt.condition("datum.is_current", alt.value(1), alt.value(0.35)),
-        strokeWidth=alt.condition("datum.is_current", alt.value(2), alt.value(1)),
-    )
-    points = marks.mark_point(style="ink", strokeWidth=2).encode(
-        x=x,
-        y=alt.Y("value:Q", scale=scale, axis=axis),
-        shape=alt.Shape(
-            "measure:N", scale=alt.Scale(domain=MEASURES, range=["cross", "diamond", "circle"]), legend=None
-        ),
-        size=alt.condition("datum.is_current", alt.value(160), alt.value(60)),
-        opacity=alt.condition("datum.is_current", alt.value(1), alt.value(0.6)),
-        description="text:N",
-        tooltip="text:N",
-    )
-    names = (
-        marks.mark_text(align="left", dx=6, limit=180, aria=False)
-        .transform_filter("isValid(datum.name_at)")
-        .encode(
-            x=x,
-            y=alt.Y("name_at:Q", scale=scale, axis=axis),
-            text="candidate:N",
-            opacity=alt.condition("datum.is_current", alt.value(1), alt.value(0.75)),
-        )
-    )
-    return layered(curve, stands, points.properties(name="marks"), names)

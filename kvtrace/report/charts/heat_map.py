@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-import altair as alt
-
 from kvtrace.report.bins import BINS
-from kvtrace.report.charts.axes import Spec, layered
+from kvtrace.report.charts.axes import UNTOLD, Spec, crowded_axis, layer, layered, nominal, ordinal, told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,54 +26,51 @@ def heat_map(
     (too few requests), text. `chosen`: layer, kv_head of one cell. colours: the config's range of the bins.
     alone: whether the map explains itself; the page does it once for both of its maps.
     """
-    letters = [one.letter for one in bins]
-    meanings = ", ".join(f"'{one.letter}': '{one.meaning}'" for one in bins)
-    explained = alt.Legend(
-        title=None, orient="top", direction="horizontal", labelExpr=f"({{{meanings}}})[datum.label]"
+    place = {
+        "x": ordinal("layer", title="layer" if alone else None, axis=crowded_axis(domain=False)),
+        "y": ordinal("kv_head", title="KV head" if alone else None, axis={"ticks": False, "domain": False}),
+    }
+    cells = place | told()
+    colour = nominal(
+        "letter",
+        scale={"domain": [one.letter for one in bins], "range": colours},
+        legend=_legend(bins) if alone else None,
     )
-    x = alt.X(
-        "layer:O",
-        title="layer" if alone else None,
-        axis=alt.Axis(labelAngle=0, labelOverlap="parity", labelSeparation=6, ticks=False, domain=False),
-    )
-    y = alt.Y("kv_head:O", title="KV head" if alone else None, axis=alt.Axis(ticks=False, domain=False))
-    cells = alt.Chart(alt.NamedData("cells")).encode(x=x, y=y, description="text:N", tooltip="text:N")
-    coloured = (
-        cells.mark_rect(cursor="pointer", style="cell", strokeWidth=1)
-        .transform_filter("datum.letter != '.'")
-        .encode(
-            color=alt.Color(
-                "letter:N",
-                scale=alt.Scale(domain=letters, range=colours),
-                legend=explained if alone else None,
+    cell = {"type": "rect", "cursor": "pointer", "strokeWidth": 1}
+    number = {"type": "text", "fontSize": 10.5, "aria": False}
+    hatch = {"type": "point", "shape": _HATCH, "size": 90, "filled": False, "opacity": 0.9, "aria": False}
+    chosen = {"type": "rect", "style": "chosen", "strokeWidth": 3, "fillOpacity": 0, "aria": False}
+    return layered(
+        layer("cells", cell | {"style": "calm"}, cells, name="hollow", where="datum.letter == '.'"),
+        layer(
+            "cells",
+            cell | {"style": "cell"},
+            cells | {"color": colour},
+            name="cells",
+            where="datum.letter != '.'",
+        ),
+        *(
+            layer(
+                "cells",
+                number | {"style": style},
+                cells | UNTOLD | {"text": nominal("label")},
+                name=style,
+                where=f"datum.label != '' && ({condition})",
             )
-        )
-        .properties(name="cells")
+            for style, condition in _ON.items()
+        ),
+        layer(
+            "cells",
+            hatch | {"style": "hatch", "strokeWidth": 1.2},
+            cells | UNTOLD,
+            name="few",
+            where="datum.is_few",
+        ),
+        layer("chosen", chosen, place, name="chosen"),
     )
-    hollow = (
-        cells.mark_rect(cursor="pointer", style="calm", strokeWidth=1)
-        .transform_filter("datum.letter == '.'")
-        .properties(name="hollow")
-    )
-    numbers = [
-        cells.mark_text(style=style, fontSize=10.5, aria=False)
-        .transform_filter(f"datum.label != '' && ({condition})")
-        .encode(text="label:N", description=alt.value(""))
-        .properties(name=style)
-        for style, condition in _ON.items()
-    ]
-    few = (
-        cells.mark_point(
-            shape=_HATCH, size=90, strokeWidth=1.2, style="hatch", filled=False, opacity=0.9, aria=False
-        )
-        .transform_filter("datum.is_few")
-        .encode(description=alt.value(""))
-        .properties(name="few")
-    )
-    chosen = (
-        alt.Chart(alt.NamedData("chosen"))
-        .mark_rect(style="chosen", strokeWidth=3, fillOpacity=0, aria=False)
-        .encode(x=x, y=y)
-        .properties(name="chosen")
-    )
-    return layered(hollow, coloured, *numbers, few, chosen)
+
+
+def _legend(bins: Sequence[Bin]) -> Spec:
+    meanings = ", ".join(f"'{one.letter}': '{one.meaning}'" for one in bins)
+    label = f"({{{meanings}}})[datum.label]"
+    return {"title": None, "orient": "top", "direction": "horizontal", "labelExpr": label}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import altair as alt
-
-from kvtrace.report.charts.axes import Spec, crowded_axis, layered
+from kvtrace.report.charts.axes import Spec, crowded_axis, layer, layered, nominal, ordinal, quantity, told
 
 KINDS: Final = ["candidate", "in effect", "just covers"]
+_SCALE: Final = {"type": "log", "base": 2, "nice": True}
+_AXIS: Final = {"title": "scale", "format": ".2~g", "domain": False, "ticks": False, "tickCount": 5}
 
 
 def scales_by_layer() -> Spec:
@@ -16,20 +16,23 @@ def scales_by_layer() -> Spec:
 
     `layers`: layer, kind (one of KINDS), low, high (over the heads of the layer), text.
     """
-    scale = alt.Scale(type="log", base=2, nice=True)
-    axis = alt.Axis(title="scale", format=".2~g", domain=False, ticks=False, tickCount=5)
-    base = alt.Chart(alt.NamedData("layers")).encode(x=alt.X("layer:O", title="layer", axis=crowded_axis()))
-    spread = base.mark_rule(style="guide", strokeWidth=3, opacity=0.6, aria=False).encode(
-        y=alt.Y("low:Q", scale=scale, axis=axis), y2="high:Q"
+    x = ordinal("layer", title="layer", axis=crowded_axis())
+    spread = {"type": "rule", "style": "guide", "strokeWidth": 3, "opacity": 0.6, "aria": False}
+    kinds = nominal(
+        "kind",
+        scale={"domain": KINDS, "range": ["stroke", "cross", "circle"]},
+        legend={"title": None, "orient": "top", "symbolStrokeColor": "gray"},
     )
-    points = base.mark_point(style="ink", size=60, strokeWidth=2).encode(
-        y=alt.Y("high:Q", scale=scale, axis=axis),
-        shape=alt.Shape(
-            "kind:N",
-            scale=alt.Scale(domain=KINDS, range=["stroke", "cross", "circle"]),
-            legend=alt.Legend(title=None, orient="top", symbolStrokeColor="gray"),
+    return layered(
+        layer("layers", spread, {"x": x, "y": _of("low"), "y2": {"field": "high"}}),
+        layer(
+            "layers",
+            {"type": "point", "style": "ink", "size": 60, "strokeWidth": 2},
+            {"x": x, "y": _of("high"), "shape": kinds, **told()},
+            name="scales",
         ),
-        description="text:N",
-        tooltip="text:N",
     )
-    return layered(spread, points.properties(name="scales"))
+
+
+def _of(field: str) -> Spec:
+    return quantity(field, scale=_SCALE, axis=_AXIS)

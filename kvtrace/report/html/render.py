@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from kvtrace.query import find_query
 from kvtrace.report.html.page import page_document
 from kvtrace.report.html.sections import sections
 from kvtrace.report.html.tables import QUERIES, chart_data
+from kvtrace.report.html.vega import vega_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def report_html(report: Report, run: Run) -> str:
     data = chart_data(run, report)
     page = page_document(report, data)
     shown = sections(report, data, page, run.record.manifest)
-    charts = (_vega(), _joined(*_CHART_SCRIPTS)) if shown["has_heads"] else ()
+    charts = (vega_script(), _joined(*_CHART_SCRIPTS)) if shown["has_heads"] else ()
     return rendered_page(
         "report.html.j2",
         charts,
@@ -70,18 +70,6 @@ def _joined(*names: str) -> str:
     """Return scripts as one whose names are its own."""
     texts = [(_TEMPLATES / f"{name}.js").read_text(encoding="utf-8") for name in names]
     return "(function () {\n" + "\n".join(texts) + "\n})();\n"
-
-
-@cache
-def _vega() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed, with Vega's expression interpreter, as one script."""
-    import vl_convert
-
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    # An HTML parser would end the script, or open a comment in it, at these.
-    assert "</script" not in bundle.lower()
-    assert "<!--" not in bundle
-    return bundle
 
 
 def _policy(css: str, *scripts: str) -> str:
