@@ -76,7 +76,8 @@ def _formats(forms: Iterable[CacheFormat]) -> Iterator[str]:
         scales = "k_scale, v_scale" if form.uses_scales else "its own" if not form.is_native else "–"
         native = "first 2, last 2; none of hybrids" if form.keeps_boundary_layers else "–"
         places = "; ".join(map(str, form.runs_on))
-        cells = (f"`{form.name}`", form.product, *sizes, scales, native, places, form.fact or "–")
+        facts = "; ".join(fact.text for fact in form.facts) or "–"
+        cells = (f"`{form.name}`", form.product, *sizes, scales, native, places, facts)
         yield f"| {' | '.join(map(_escaped, cells))} |"
 
 

@@ -38,7 +38,8 @@ def quantizer_of(applied: AppliedScales, layer: AttentionLayer, dtype: str) -> Q
     to FP8 as well is no part of it.
     """
     of_k, of_v = (_of_tensor(applied, layer, tensor, dtype) for tensor in "kv")
-    cache = applied.candidate.cache
+    caches = applied.candidate.cache
+    cache = caches.in_layer(layer.index) if caches is not None else None
     if cache is None or cache.query_form == "as computed" or not _is_coded(applied, layer):
         return lambda exact: Restored(of_k(exact.k), of_v(exact.v))
     return lambda exact: Restored(of_k(exact.k), of_v(exact.v), cache.query(exact.q))

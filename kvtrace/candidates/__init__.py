@@ -62,7 +62,7 @@ def standard_candidates(
 ) -> list[Candidate]:
     """Return bf16, effective (where a cache was static FP8), unit, one per artifact, and cache formats.
 
-    setup: one for all; None: `default_setup`. cache_dtypes: names that `kvtrace.formats.parse_format` takes;
+    setup: one for all; None: `default_setup`. cache_dtypes: what `kvtrace.candidates.recipe.cache_of` takes;
     one that is repeated counts once, and one that reads scales has 1.0 and each artifact's. against: a
     checkpoint that those of the artifacts are compared with.
     Every candidate has a name of its own: an artifact called like another is numbered.

@@ -37,15 +37,24 @@ class AppliedScales:
     """Whether the captured engine used other scales, or wrote its cache in another way."""
     codings: Mapping[tuple[int, str], RowCoding] = field(default_factory=dict)
     """(layer, "k" | "v") → how vectors are coded there, where it is not static FP8 or nothing at all."""
+    setups: Mapping[tuple[int, str], ServingSetup] | None = None
+    """(layer, "k" | "v") → how static FP8 is written there; None: by the candidate's setup everywhere."""
 
     def setup_of(self, layer: int, tensor: str) -> ServingSetup | None:
         """Return how static scales are applied there; None where there are none."""
-        return None if (layer, tensor) in self.codings else self.candidate.setup
+        return self.candidate.setup if self.setups is None else self.setups.get((layer, tensor))
 
-    def has_range(self, tensor: str) -> bool:
-        """Return whether values of K or V can be out of range at all."""
-        cache = self.candidate.cache
-        return cache is None or cache.is_native_in(tensor) or cache.coding(tensor).limits is not None
+    def has_range(self, layer: int, tensor: str) -> bool:
+        """Return whether values of K or V can be out of range there at all.
+
+        Nothing is lost in a layer left native: no count where the candidate's other layers have no range.
+        """
+        coding = self.codings.get((layer, tensor))
+        if coding is not None:
+            return coding.limits is not None
+        coded = [one for (_, name), one in self.codings.items() if name == tensor]
+        has_static = any(name == tensor for _, name in self.setups or ())
+        return not coded or has_static or any(one.limits is not None for one in coded)
 
     def of_heads(self, layer: int, tensor: str, kv_heads: Sequence[int]) -> list[float] | None:
         """Return the multipliers of these heads; None where the tensor is not quantized."""

@@ -46,11 +46,12 @@ class ArtifactScales(Candidate):
         Raises InvalidCandidateError: it belongs to another model or the engine refuses it, too.
         """
         self.setup.require_possible()
-        resolved = self._resolved(trace)
+        _, fmt = find_pair(self.setup.engine, self.setup.fp8_format)
+        resolved = loaded_by(self.artifact, self.setup, trace, fmt.vllm_dtype, is_fnuz=fmt.is_fnuz)
         found = {key: resolved.scales.get(key) for key in scale_keys(trace)}
         known = {key: scale for key, scale in found.items() if scale is not None}
-        left_out = _left_out(trace, known)
-        used = {key: scale for key, scale in known.items() if key[0] not in left_out}
+        without = left_out(trace, known)
+        used = {key: scale for key, scale in known.items() if key[0] not in without}
         return static_scales(
             self,
             trace,
@@ -59,35 +60,6 @@ class ArtifactScales(Candidate):
             granularity=resolved.granularity,
             note=resolved.note,
         )
-
-    def _resolved(self, trace: Trace) -> ResolvedScales:
-        artifact, setup, model = self.artifact, self.setup, trace.record.model
-        cache = artifact.model.cache.joined(trace.cache_layers)
-        heads = {layer: cache.heads(layer, model.num_kv_heads) for layer in range(model.num_layers)}
-        _, fmt = find_pair(setup.engine, setup.fp8_format)
-        resolved = resolve(
-            artifact,
-            num_layers=model.num_layers,
-            kv_heads_per_layer=heads,
-            loader=setup.engine,
-            backend=setup.backend,
-            tp=setup.tp,
-            kv_cache_dtype=fmt.vllm_dtype,
-            fnuz=fmt.is_fnuz,
-            cache=cache,
-        )
-        resolved.require_valid()
-        if (
-            resolved.notes_of("collapsed")
-            and setup.backend
-            and find_backend(setup.backend).refuses_per_head_on(setup.engine)
-        ):
-            raise InvalidCandidateError(
-                f"backend {setup.backend} takes no scale per head, and {artifact.name} has them: vLLM "
-                "refuses to start with both on a GPU; give another --backend, or scales per tensor",
-                "per-head-refused",
-            )
-        return resolved
 
     @classmethod
     def among(cls, asked: Asked) -> Iterator[Self]:
@@ -103,7 +75,42 @@ class ArtifactScales(Candidate):
             yield cls(artifact.name, artifact, asked.setup, weights)
 
 
-def _left_out(trace: Trace, scales: Mapping[ScaleKey, EffectiveScale]) -> set[int]:
+def loaded_by(
+    artifact: ScaleArtifact, setup: ServingSetup, trace: Trace, kv_cache_dtype: str, *, is_fnuz: bool = False
+) -> ResolvedScales:
+    """Return the scales that a setup's engine loads for a trace's model and a cache dtype.
+
+    Raises InvalidCandidateError: it belongs to another model or the engine refuses it.
+    """
+    model = trace.record.model
+    cache = artifact.model.cache.joined(trace.cache_layers)
+    heads = {layer: cache.heads(layer, model.num_kv_heads) for layer in range(model.num_layers)}
+    resolved = resolve(
+        artifact,
+        num_layers=model.num_layers,
+        kv_heads_per_layer=heads,
+        loader=setup.engine,
+        backend=setup.backend,
+        tp=setup.tp,
+        kv_cache_dtype=kv_cache_dtype,
+        fnuz=is_fnuz,
+        cache=cache,
+    )
+    resolved.require_valid()
+    if (
+        resolved.notes_of("collapsed")
+        and setup.backend
+        and find_backend(setup.backend).refuses_per_head_on(setup.engine)
+    ):
+        raise InvalidCandidateError(
+            f"backend {setup.backend} takes no scale per head, and {artifact.name} has them: vLLM "
+            "refuses to start with both on a GPU; give another --backend, or scales per tensor",
+            "per-head-refused",
+        )
+    return resolved
+
+
+def left_out(trace: Trace, scales: Mapping[ScaleKey, EffectiveScale]) -> set[int]:
     """Return the layers that the captured engine kept out of its FP8 cache and the artifact has no scale for.
 
     They are served so on purpose: 1.0 is not what they would get.

@@ -10,7 +10,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kvtrace.formats import parse_format
+from kvtrace.candidates.recipe import cache_of
+from kvtrace.errors import InputError
+from kvtrace.formats import LayeredFormat
+from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
     from kvtrace.candidates.applied import AppliedScales
     from kvtrace.candidates.setup import ServingSetup
-    from kvtrace.formats import CacheFormat
+    from kvtrace.formats import AnyFormat
     from kvtrace.scales import ScaleArtifact
     from kvtrace.trace.reader import Trace
 
@@ -51,7 +54,7 @@ class Candidate(ABC):
         return None
 
     @property
-    def cache(self) -> CacheFormat | None:
+    def cache(self) -> AnyFormat | None:
         """Return the cache format where it is another than static FP8 throughout; None: it is not."""
         return None
 
@@ -92,16 +95,25 @@ class Asked:
     """One for all: candidates then differ in their scales alone, and compare with what really ran."""
     artifacts: Sequence[ScaleArtifact] = ()
     cache_dtypes: Sequence[str] = ()
-    """Names that `kvtrace.formats.parse_format` takes."""
+    """What `kvtrace.candidates.recipe.cache_of` takes."""
     against: Path | None = None
     """A checkpoint that those of the artifacts are compared with."""
 
     @property
-    def formats(self) -> dict[str, CacheFormat]:
-        """Return the formats asked for by the name given first. Raises InputError: one is unknown."""
-        found: dict[str, CacheFormat] = {}
+    def formats(self) -> dict[str, AnyFormat]:
+        """Return the formats asked for by the name given first.
+
+        Raises InputError: one is unknown, or lists layers that no model of the traces has.
+        """
+        num_layers = max(trace.record.model.num_layers for trace in self.traces)
+        found: dict[str, AnyFormat] = {}
         for name in self.cache_dtypes:
-            cache = parse_format(name)
+            cache = cache_of(name)
+            if isinstance(cache, LayeredFormat) and (last := cache.listed[-1][0]) >= num_layers:
+                raise InputError(
+                    f"cache dtype {plain(name, 60)!r}: lists layer {last}, the model has layers 0 to "
+                    f"{num_layers - 1}"
+                )
             if cache not in found.values():
                 found[name] = cache
         return found

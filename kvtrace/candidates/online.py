@@ -9,7 +9,7 @@ from kvtrace.candidates.candidate import Candidate
 from kvtrace.candidates.coded import coded_by
 from kvtrace.candidates.setup import DEFAULT_SETUP
 from kvtrace.errors import InputError
-from kvtrace.formats import find_format
+from kvtrace.formats import parse_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from kvtrace.candidates.applied import AppliedScales
     from kvtrace.candidates.candidate import Asked
     from kvtrace.candidates.setup import ServingSetup
-    from kvtrace.formats import CacheFormat
+    from kvtrace.formats import AnyFormat
     from kvtrace.trace.reader import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class OnlineScales(Candidate):
-    """A cache format without loaded scales, called by a name that `find_format` takes.
+    """A cache format without loaded scales, called by a name that `parse_format` takes.
 
     Raises InputError: an unknown name, or a format that reads the checkpoint's scales.
     """
@@ -35,15 +35,15 @@ class OnlineScales(Candidate):
     kind: ClassVar[str] = "online"
 
     def __post_init__(self) -> None:
-        if find_format(self.name).uses_scales:
+        if parse_format(self.name).uses_scales:
             raise InputError(
                 f"{self.name} reads the checkpoint's scales; expected a format that chooses its own"
             )
 
     @property
-    def cache(self) -> CacheFormat:
+    def cache(self) -> AnyFormat:
         """Return the format."""
-        return find_format(self.name)
+        return parse_format(self.name)
 
     def scales_for(self, trace: Trace) -> AppliedScales:
         """Return no scale beforehand for any head, and how each layer is coded."""

@@ -20,8 +20,8 @@ from kvtrace.capacity.report import (
     ServingPart,
 )
 from kvtrace.capacity.rollback import Basis, headroom
+from kvtrace.capacity.serving import BASELINE, canonical, named_servings
 from kvtrace.errors import InputError
-from kvtrace.formats import find_format, why_refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from kvtrace.capacity.lengths import Lengths
     from kvtrace.capacity.model import ModelLayers
     from kvtrace.capacity.serving import Serving
-
-BASELINE = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +64,17 @@ def capacity_report(
     formats = []
     budget = budget or _of_the_engine(engine, model, serving)
     amount = budget[0] if budget else None
-    for dtype in dict.fromkeys((BASELINE, *cache_dtypes)):
-        for skip in ((), serving.skip_layers) if serving.skip_layers and dtype != BASELINE else ((),):
-            label = f"{dtype} without {','.join(skip)}" if skip else dtype
-            try:
-                plans[label] = plan_cache(model, replace(serving, cache_dtype=dtype, skip_layers=skip))
-            except InputError as error:
-                formats.append(
-                    FormatPart(label=label, cache_dtype=dtype, skip_layers=skip, reason=str(error))
+    for label, one in named_servings(cache_dtypes, serving, model).items():
+        try:
+            plans[label] = plan_cache(model, one)
+        except InputError as error:
+            formats.append(
+                FormatPart(
+                    label=label, cache_dtype=one.cache_dtype, skip_layers=one.skip_layers, reason=str(error)
                 )
-                continue
-            formats.append(_format(label, model, plans[label], amount, baseline))
+            )
+            continue
+        formats.append(_format(label, model, plans[label], amount, baseline))
     said = engine_part(engine, formats) if engine else None
     return CapacityReport(
         model=_model(model),
@@ -101,7 +99,7 @@ def engine_part(engine: EngineFacts, formats: Sequence[FormatPart] = ()) -> Engi
             one
             for one in formats
             if engine.cache_dtype is not None
-            and _canonical(one.cache_dtype) == _canonical(engine.cache_dtype)
+            and canonical(one.cache_dtype) == canonical(engine.cache_dtype)
             and set(one.skip_layers) == set(engine.skip_layers)
         ),
         None,
@@ -122,11 +120,6 @@ def engine_part(engine: EngineFacts, formats: Sequence[FormatPart] = ()) -> Engi
         graph_bytes=_bytes(engine.graphs),
         agrees=None if same is None else _agrees(engine, same),
     )
-
-
-def _canonical(cache_dtype: str) -> str:
-    """Return a cache dtype's first name where kvtrace knows it by several."""
-    return cache_dtype if why_refused(cache_dtype) else find_format(cache_dtype).name
 
 
 def _bytes(amount: Budget | None) -> int | None:
@@ -174,6 +167,7 @@ def _format(
         skip_layers=plan.serving.skip_layers,
         native_layers=plan.pages.native,
         backends=plan.pages.backends,
+        vllm_flags=plan.pages.flags,
         block_size=plan.pages.block_size,
         bytes_per_token=plan.bytes_per_token,
         bytes_per_token_all_ranks=plan.bytes_per_token * plan.serving.tp,

@@ -59,6 +59,13 @@ def _of_one(
             text=f"one request of full length takes {one.blocks_per_request:,} blocks, and "
             f"{one.usable_blocks:,} can hold tokens: vLLM does not start so",
         )
+    if one.vllm_flags is None:
+        yield WarningPart(
+            kind="not-served",
+            label=one.label,
+            text="no released vLLM serves it; bytes a token are exact, and blocks are as if vLLM laid out "
+            "pages of several sizes as beside skipped layers",
+        )
     all_quantized = by_label.get(one.cache_dtype)
     if one.skip_layers and all_quantized is not None and all_quantized.reason is None:
         yield from _of_skipping(one, all_quantized, by_label["auto"])

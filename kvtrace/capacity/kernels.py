@@ -72,8 +72,14 @@ _KNOWN: Final = {
 }
 
 
+NO_BACKEND: Final = "none"
+"""Of a layer whose format no released vLLM serves: its blocks are taken to be of 16 tokens."""
+
+
 def kernel_blocks(backend: str) -> KernelBlocks:
     """Return a backend's blocks by vLLM's name. Raises InputError: kvtrace does not know them."""
+    if backend == NO_BACKEND:
+        return KernelBlocks(NO_BACKEND, (_DEFAULT_BLOCK,), any_multiple=True)
     found = _KNOWN.get(backend.upper().replace("-", "_"))
     if found is None:
         raise InputError(

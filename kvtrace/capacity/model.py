@@ -64,6 +64,11 @@ class ModelLayers:
         return any(layer.kind == "state" for layer in self.layers)
 
     @property
+    def attending(self) -> tuple[int, ...]:
+        """Return the layers whose cache grows with tokens."""
+        return tuple(layer.index for layer in self.layers if layer.kind != "state")
+
+    @property
     def kv_heads(self) -> int:
         """Return the KV heads of the first layer that has some, over all ranks."""
         return next((layer.kv_heads for layer in self.layers if layer.kv_heads), 0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.capacity.kernels import KernelBlocks, block_for, kernel_blocks
+from kvtrace.capacity.kernels import NO_BACKEND, KernelBlocks, block_for, kernel_blocks
 from kvtrace.capacity.stored import Stored, stored_form
 from kvtrace.errors import InputError
 
@@ -60,6 +60,8 @@ class Pages:
     """Layers that stay in the model's dtype beside quantized ones."""
     backends: tuple[str, ...]
     """Those that were taken for the layers; the engine may choose others, with other blocks."""
+    flags: str | None
+    """vLLM's, for a model with this cache; None: no released vLLM serves it."""
 
 
 def layer_pages(model: ModelLayers, serving: Serving) -> Pages:
@@ -89,7 +91,8 @@ def layer_pages(model: ModelLayers, serving: Serving) -> Pages:
         block,
         tuple((layer, _page(layer, form, block, shared, state_page, state_block)) for layer in model.layers),
         form.native,
-        tuple(kernels),
+        tuple(name for name in kernels if name != NO_BACKEND),
+        form.flags,
     )
 
 

@@ -9,7 +9,14 @@ from pydantic import BaseModel, ConfigDict
 CAPACITY_SCHEMA_VERSION: Final = "1.0"
 
 WarningKind = Literal[
-    "padding", "state-block", "block-rounding", "head-copies", "differs-from-engine", "too-small"
+    "padding",
+    "state-block",
+    "block-rounding",
+    "head-copies",
+    "differs-from-engine",
+    "too-small",
+    "not-served",
+    "map-unread",
 ]
 
 
@@ -86,6 +93,8 @@ class FormatPart(Part):
     native_layers: tuple[int, ...] = ()
     backends: tuple[str, ...] = ()
     """Taken for the layers; an engine may choose others."""
+    vllm_flags: str | None = None
+    """That serve it so; None: no released vLLM does, and blocks are those of pages of several sizes."""
     block_size: int | None = None
     bytes_per_token: int | None = None
     """Over all layers that grow with tokens, scales in the page included, padding and states not."""

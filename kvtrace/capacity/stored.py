@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.capacity.kernels import NO_BACKEND
 from kvtrace.errors import InputError
-from kvtrace.formats import find_format
+from kvtrace.formats import CacheFormat, LayeredFormat, parse_format, vllm_flags
 from kvtrace.formats.native import native
 
 if TYPE_CHECKING:
     from kvtrace.capacity.model import LayerShape, ModelLayers
     from kvtrace.capacity.serving import Serving
-    from kvtrace.formats import CacheFormat
+    from kvtrace.formats import AnyFormat
 
 FLAT_LATENTS: Final = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 """Bytes of one token whatever the latent's size. Source: vLLM 0.32, `MLAAttention.get_kv_cache_spec`."""
@@ -29,16 +30,23 @@ class Stored:
 
     model: ModelLayers
     serving: Serving
-    form: CacheFormat | None
+    form: AnyFormat | None
     """None: a flat latent."""
     native: tuple[int, ...]
     skips: bool
     """Whether some layers are left out of the quantization, by the operator or by the format."""
+    flags: str | None
+    """vLLM's, for a model with this cache; None: no released vLLM serves it."""
 
     @property
     def is_packed(self) -> bool:
         """Whether K and V share one slot with a backend of its own (TurboQuant, UltraQuant)."""
-        return self.form is not None and self.form.keeps_boundary_layers
+        return isinstance(self.form, CacheFormat) and self.form.keeps_boundary_layers
+
+    def form_of(self, layer: LayerShape) -> CacheFormat:
+        """Return the format of a layer's slots, native or not; there is one."""
+        assert self.form is not None
+        return self.form.in_layer(layer.index)
 
     def backend(self, layer: LayerShape) -> str:
         """Return the backend that is taken for a layer: the first that runs its cache dtype."""
@@ -49,10 +57,13 @@ class Stored:
             return self.serving.backend.upper().replace("-", "_")
         if self.form is None:
             return "FLASHMLA_SPARSE"
-        name = "auto" if layer.index in self.native else self.form.name
+        form = self.form_of(layer)
+        name = "auto" if layer.index in self.native else form.name
         if is_latent:
             return _LATENT_BACKENDS[name]
-        return "FLASH_ATTN" if name == "auto" else self.form.runs_on[0].backend
+        if name == "auto":
+            return "FLASH_ATTN"
+        return form.runs_on[0].backend if form.runs_on else NO_BACKEND
 
     def token_bytes(self, layer: LayerShape) -> int:
         """Return the bytes of one token in a layer on one rank, scales in the page included."""
@@ -64,11 +75,14 @@ class Stored:
         """Return the bytes of one token in the cache dtype, however the layer itself is stored."""
         if self.form is None:
             return FLAT_LATENTS[self.serving.cache_dtype]
-        if self.form.name == "auto":
+        form = self.form_of(layer)
+        if form.name == "auto":
             return self.native_token_bytes(layer)
         if layer.kind == "latent":
-            return self.form.k.num_bytes(layer.head_dim)
-        return self.form.bytes_per_token(layer.head_dim, self.heads(layer), layer.head_dim_v)
+            return form.k.num_bytes(layer.head_dim)
+        # Half of a pair may be native, in whatever dtype the model has.
+        own = form.each_coding(lambda one: native(self.model.itemsize).k if one.is_native else one)
+        return own.bytes_per_token(layer.head_dim, self.heads(layer), layer.head_dim_v)
 
     def native_token_bytes(self, layer: LayerShape) -> int:
         """Return the bytes of one token in the model's dtype."""
@@ -79,9 +93,10 @@ class Stored:
 
     def first_token_bytes(self, first: LayerShape) -> int:
         """Return what vLLM counts for a token of the cache dtype by asking the first layer's backend."""
-        if first.index not in self.native or self.form is None or self.form.name == "auto":
+        if first.index not in self.native or self.form is None or self.form_of(first).name == "auto":
             return self.packed_token_bytes(first)
-        if self.form.runs_on and self.form.runs_on[0].backend == self.backend(first):
+        runs_on = self.form_of(first).runs_on
+        if runs_on and runs_on[0].backend == self.backend(first):
             return self.packed_token_bytes(first)
         return self.heads(first) * (first.head_dim + first.head_dim_v) * _UNPACKED_ITEMSIZE
 
@@ -96,7 +111,8 @@ class Stored:
 
     def identity(self, layer: LayerShape) -> tuple[int, int, int, str]:
         """Return what must be equal for layers to share a group."""
-        name = "auto" if layer.index in self.native else self.serving.cache_dtype
+        is_native = self.form is not None and layer.index in self.native
+        name = "auto" if is_native else self.form_of(layer).name if self.form else self.serving.cache_dtype
         return self.heads(layer), layer.head_dim, layer.head_dim_v, name
 
 
@@ -107,8 +123,30 @@ def stored_form(model: ModelLayers, serving: Serving) -> Stored:
     if serving.cache_dtype in FLAT_LATENTS:
         if not is_latent:
             raise InputError(f"cache dtype {serving.cache_dtype}: stores latents, {model.name} keeps K and V")
-        return Stored(model, serving, None, (), skips=False)
-    form = find_format(serving.cache_dtype)
+        latent = f"--kv-cache-dtype {serving.cache_dtype}"
+        return Stored(model, serving, None, (), skips=False, flags=latent)
+    form = parse_format(serving.cache_dtype)
+    if isinstance(form, LayeredFormat):
+        _check_listed(form, model)
+    for one in form.forms:
+        _check_served(one, serving, is_latent=is_latent)
+    numbers = _skipped(model, serving.skip_layers)
+    kept: tuple[int, ...] = ()
+    if not form.is_native:
+        kept = form.native_layers(model.num_layers, is_hybrid=model.is_hybrid, skip=numbers)
+        for layer in model.layers:
+            if layer.kind not in ("latent", "state") and layer.index not in kept:
+                reason = form.in_layer(layer.index).why_not(layer.head_dim, layer.head_dim_v)
+                if reason is not None:
+                    raise InputError(f"cache dtype {form.in_layer(layer.index).name}: {reason}")
+    flags = vllm_flags(form, model.attending, model.num_layers, is_hybrid=model.is_hybrid, skip=numbers)
+    return Stored(
+        model, serving, form, kept, skips=bool(flags and (kept or serving.skip_layers)), flags=flags
+    )
+
+
+def _check_served(form: CacheFormat, serving: Serving, *, is_latent: bool) -> None:
+    """Raise InputError where a format is another engine's, or not the platform's, or not for latents."""
     runs_on_cpu = any(place.backend.startswith("CPU") for place in form.runs_on)
     if serving.platform == "cpu" and form.name != "auto" and not runs_on_cpu:
         raise InputError(f"cache dtype {form.name}: no CPU backend has it; give --platform gpu")
@@ -121,16 +159,15 @@ def stored_form(model: ModelLayers, serving: Serving) -> Stored:
         raise InputError(
             f"cache dtype {form.name}: no backend has it for latents; expected one of {expected}"
         )
-    numbers = _skipped(model, serving.skip_layers)
-    native: tuple[int, ...] = ()
-    if form.name != "auto":
-        native = form.native_layers(model.num_layers, is_hybrid=model.is_hybrid, skip=numbers)
-        for layer in model.layers:
-            if layer.kind not in ("latent", "state") and layer.index not in native:
-                reason = form.why_not(layer.head_dim, layer.head_dim_v)
-                if reason is not None:
-                    raise InputError(f"cache dtype {form.name}: {reason}")
-    return Stored(model, serving, form, native, skips=bool(native or serving.skip_layers))
+
+
+def _check_listed(form: LayeredFormat, model: ModelLayers) -> None:
+    last = max((layer.index for layer in model.layers), default=0)
+    if form.listed[-1][0] > last:
+        raise InputError(
+            f"cache dtype {form.name[:60]}: lists layer {form.listed[-1][0]}, {model.name} has layers 0 to "
+            f"{last}"
+        )
 
 
 def _skipped(model: ModelLayers, skip_layers: tuple[str, ...]) -> set[int]:

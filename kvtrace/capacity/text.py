@@ -92,7 +92,10 @@ def _table(report: CapacityReport) -> Iterator[str]:
     states = next((one.state_bytes for one in report.formats if one.state_bytes), None)
     if states:
         yield f"  and {states:,} bytes of state a request, whatever its length"
-    kept = [one for one in report.formats if one.native_layers and not one.skip_layers]
+    for one in report.formats:
+        if one.skip_layers and one.vllm_flags:
+            yield from _WRAPPED.wrap(f"{plain(one.label, 60)} is vLLM's {one.vllm_flags}")
+    kept = [one for one in report.formats if one.native_layers and not one.skip_layers and one.vllm_flags]
     for one in kept:
         layers = ", ".join(str(layer) for layer in one.native_layers)
         yield from _WRAPPED.wrap(

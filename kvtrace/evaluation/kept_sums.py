@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.files.regular import read_regular
 from kvtrace.files.replaced import replace_file
+from kvtrace.formats import LayeredFormat
 from kvtrace.profile.own_seal import is_own, own_seal
 from kvtrace.trace.format import Record, seal, unseal
 from kvtrace.trace.profile_format import PROFILE_DIRECTORY
@@ -111,6 +113,8 @@ def _path(trace: Trace, applied: AppliedScales) -> Path | None:
     if cache is None or cache.uses_scales:
         return None
     name = cache.name.replace("=", "-").replace(",", "-")
+    if isinstance(cache, LayeredFormat):  # any length, and characters that no file's name has
+        name = f"by-layer-{hashlib.sha256(cache.name.encode()).hexdigest()[:16]}"
     return trace.path / PROFILE_DIRECTORY / f"format-{name}.json"
 
 

@@ -145,7 +145,7 @@ class SourceReplay:
             if coded is not None:
                 coded.fill(value)
             without = frozenset(
-                one.candidate.name for one in self._applied if not one.has_range(value.tensor)
+                one.candidate.name for one in self._applied if not one.has_range(value.layer, value.tensor)
             )
             yield CellSums(self._cells, names, value, without)
 

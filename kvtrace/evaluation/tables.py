@@ -117,7 +117,8 @@ def _rounding_floor_db(candidate: Candidate) -> float | None:
     cache = candidate.cache
     if cache is None:
         return rounding_floor_db(candidate.engine, candidate.format)
-    return rounding_floor_db(candidate.engine, cache.k.float_format) if cache.k == cache.v else None
+    codings = {coding for form in cache.forms for coding in (form.k, form.v)}
+    return rounding_floor_db(candidate.engine, codings.pop().float_format) if len(codings) == 1 else None
 
 
 def _calibrated_length(artifact: ScaleArtifact) -> int | None:

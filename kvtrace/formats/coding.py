@@ -25,12 +25,18 @@ class Limits(NamedTuple):
 class Coding(ABC):
     """A rule that turns one token's vector of a KV head into bytes and back."""
 
-    uses_scale: ClassVar[bool] = False
-    """Whether it reads the layer's k_scale or v_scale; where not, an artifact changes nothing."""
+    loads_as: ClassVar[str | None] = None
+    """The cache dtype for which a loader hands it the layer's k_scale or v_scale; None: it reads neither, and
+    an artifact changes nothing."""
     is_native: ClassVar[bool] = False
     """Whether it leaves the values as they are."""
     limits: ClassVar[Limits | None] = None
     """Where its range ends; None: it has none, each vector's own scale covers it."""
+
+    @property
+    def uses_scale(self) -> bool:
+        """Return whether it reads the layer's k_scale or v_scale."""
+        return self.loads_as is not None
 
     @property
     def float_format(self) -> str | None:

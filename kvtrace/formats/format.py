@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from torch import Tensor
 
@@ -34,6 +34,22 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Fact:
+    """What a backend really does with a format, or which scales it wants: beyond the format's own rule."""
+
+    id: str
+    """Stays the same between versions."""
+    text: str
+    """What an operator must know, in words."""
+
+
+FIRST_CHUNK: Final = Fact(
+    "first-chunk-uncached", "the first chunk of a prompt does not read its cache: decode alone sees its error"
+)
+"""Of backends that attend over a prompt's own K and V."""
+
+
+@dataclass(frozen=True, slots=True)
 class CacheFormat:
     """One cache dtype: a pair of codings and the engine's rules around them."""
 
@@ -52,8 +68,7 @@ class CacheFormat:
     query_form: Query = "as computed"
     output_in_fp8: bool = False
     """Whether the attention output is rounded to e4m3 with the scale 1.0."""
-    fact: str | None = None
-    """What an operator must know of it, in words."""
+    facts: tuple[Fact, ...] = ()
 
     @property
     def uses_scales(self) -> bool:
@@ -72,6 +87,23 @@ class CacheFormat:
     def coding(self, tensor: str) -> Coding:
         """Return how K or V is stored. tensor: k or v."""
         return self.k if tensor == "k" else self.v
+
+    def in_layer(self, layer: int) -> CacheFormat:  # noqa: ARG002 -- of caches whose layers differ
+        """Return a layer's format."""
+        return self
+
+    def each(self, change: Callable[[CacheFormat], CacheFormat]) -> CacheFormat:
+        """Return it changed."""
+        return change(self)
+
+    @property
+    def forms(self) -> tuple[CacheFormat, ...]:
+        """Return the formats that it is made of: itself."""
+        return (self,)
+
+    def each_coding(self, change: Callable[[Coding], Coding]) -> CacheFormat:
+        """Return the same with both codings changed."""
+        return replace(self, k=change(self.k), v=change(self.v))
 
     def slot_bytes(self, head_dim: int, head_dim_v: int | None = None) -> int:
         """Return the bytes of one token in one KV head: K, V and their scales.

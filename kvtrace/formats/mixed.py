@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from kvtrace.errors import InputError
-from kvtrace.formats.format import CacheFormat
+from kvtrace.formats.format import CacheFormat, Fact
 from kvtrace.formats.named import FORMATS, find_format
 
-_FACT: Final = "no released vLLM serves K and V in different formats"
+_NOT_SERVED: Final = Fact("k-unlike-v", "no released vLLM serves K and V in different formats")
 
 
-def parse_format(text: str) -> CacheFormat:
+def parse_pair(text: str) -> CacheFormat:
     """Return a format by its name, or the pair that `k=NAME,v=NAME` asks for.
 
     Raises InputError: a name is unknown, or the pair is not complete.
 
-    >>> parse_format("k=bf16,v=nvfp4").slot_bytes(128)
+    >>> parse_pair("k=bf16,v=nvfp4").slot_bytes(128)
     328
     """
     if "=" not in text:
@@ -35,5 +35,5 @@ def parse_format(text: str) -> CacheFormat:
         keeps_boundary_layers=k.keeps_boundary_layers or v.keeps_boundary_layers,
         query_form=k.query_form,
         output_in_fp8=v.output_in_fp8,
-        fact=_FACT,
+        facts=(_NOT_SERVED, *dict.fromkeys((*k.facts, *v.facts))),
     )

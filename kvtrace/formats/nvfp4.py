@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from kvtrace.formats.coding import Limits, RowCoding
-from kvtrace.formats.format import CacheFormat, Place
+from kvtrace.formats.format import CacheFormat, Fact, Place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ class Nvfp4(RowCoding):
     tries_four: bool = False
     """Whether each block's scale is the better one of absmax / 6 and absmax / 4, by squared error."""
 
-    uses_scale: ClassVar[bool] = True
+    loads_as: ClassVar[str | None] = "nvfp4"
     limits: ClassVar[Limits | None] = Limits(6 * LARGEST_SCALE, 7 * LARGEST_SCALE)
 
     def num_bytes(self, head_dim: int) -> int:
@@ -54,10 +54,16 @@ class Nvfp4(RowCoding):
         return kernel(self.tries_four)
 
 
-_OUTPUT: Final = (
-    "SM100 rounds the attention output to e4m3 without a scale unless the next layer takes FP8; "
-    "the checkpoint's k_scale is its global scale: amax / 2688 is the natural one, and an FP8 checkpoint's "
-    "is 6 × that"
+_FACTS: Final = (
+    Fact(
+        "output-rounded-to-fp8",
+        "SM100 rounds the attention output to e4m3 without a scale unless the next layer takes FP8",
+    ),
+    Fact(
+        "nvfp4-global-scale",
+        "the checkpoint's k_scale is its global scale: amax / 2688 is the natural one, and an FP8 "
+        "checkpoint's is 6 × that",
+    ),
 )
 FORMATS: Final = (
     CacheFormat(
@@ -68,13 +74,13 @@ FORMATS: Final = (
             Place("FLASHINFER", "SM100 with trtllm-gen, head size 64, 128, 256 or 512"),
             Place("FLASHINFER", "SM80, SM90 and SM120 with fa2, head size 128, 256 or 512"),
         ),
-        fact=_OUTPUT,
+        facts=_FACTS,
     ),
     CacheFormat(
         "nvfp4_4over6",
         Nvfp4(tries_four=True),
         Nvfp4(tries_four=True),
         (Place("FLASHINFER", "SM100 alone, head size 64, 128, 256 or 512"),),
-        fact=_OUTPUT,
+        facts=_FACTS,
     ),
 )

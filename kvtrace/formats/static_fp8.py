@@ -7,10 +7,10 @@ these formats goes through those, over exact counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from kvtrace.formats.coding import Coding, Limits
-from kvtrace.formats.format import CacheFormat, Place
+from kvtrace.formats.format import CacheFormat, Fact, Place
 from kvtrace.numerics.formats import E4M3FN, E5M2, find_format
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ class StaticFp8(Coding):
     fp8_format: str
     """A name of `kvtrace.numerics.FORMATS`."""
 
-    uses_scale: ClassVar[bool] = True
+    @property
+    def loads_as(self) -> str:  # type: ignore[override]
+        """Return the engine's dtype of its format."""
+        return find_format(self.fp8_format).vllm_dtype
 
     @property
     def float_format(self) -> str | None:
@@ -69,7 +72,13 @@ _E5M2: Final = CacheFormat(
         Place("CPU_ATTN", "AVX-512 or AMX, head size a multiple of 32"),
         Place("ROCM_AITER_*", "all"),
     ),
-    fact="through vLLM's Triton writer (TRITON_ATTN, ROCM_ATTN) the cache holds e4m3 bytes whatever was "
-    "asked for; checkpoints in FP8 refuse it",
+    facts=(
+        Fact(
+            "e5m2-stored-as-e4m3",
+            "through vLLM's Triton writer (TRITON_ATTN, ROCM_ATTN) the cache holds e4m3 bytes whatever was "
+            "asked for",
+        ),
+        Fact("e5m2-refused", "checkpoints in FP8 refuse it"),
+    ),
 )
 FORMATS: Final = (_E4M3, _E5M2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from kvtrace.formats.coding import Limits, RowCoding, is_power_of_two
-from kvtrace.formats.format import CacheFormat, Place
+from kvtrace.formats.format import FIRST_CHUNK, CacheFormat, Fact, Place
 from kvtrace.numerics.formats import E4M3FN
 
 if TYPE_CHECKING:
@@ -95,11 +95,12 @@ class Uniform(RowCoding):
 
 
 _PLACES: Final = (Place("TURBOQUANT", "CUDA, ROCm and XPU; head size a power of two; no attention sinks"),)
-_PREFILL: Final = "the first chunk of a prompt does not read its cache: decode alone sees its error"
+_FP8E4B15: Final = Fact("k-in-fp8e4b15", "below SM89 K is stored as fp8e4b15, whose largest value is 1.875")
 
 
-def _preset(name: str, k: RowCoding, v: RowCoding, fact: str = _PREFILL) -> CacheFormat:
-    return CacheFormat(name, k, v, _PLACES, keeps_boundary_layers=True, slot_align=2, fact=fact)
+def _preset(name: str, k: RowCoding, v: RowCoding, *more: Fact) -> CacheFormat:
+    facts = (FIRST_CHUNK, *more)
+    return CacheFormat(name, k, v, _PLACES, keeps_boundary_layers=True, slot_align=2, facts=facts)
 
 
 FORMATS: Final = (
@@ -107,7 +108,7 @@ FORMATS: Final = (
         "turboquant_k8v4",
         UnscaledFp8(),
         Uniform(4),
-        f"{_PREFILL}; below SM89 K is stored as fp8e4b15, whose largest value is 1.875",
+        _FP8E4B15,
     ),
     _preset("turboquant_4bit_nc", LloydMax(4), Uniform(4)),
     _preset("turboquant_k3v4_nc", LloydMax(3), Uniform(4)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.formats.coding import RowCoding, is_power_of_two
-from kvtrace.formats.format import CacheFormat, Place
+from kvtrace.formats.format import FIRST_CHUNK, CacheFormat, Place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +59,6 @@ FORMATS: Final = (
         (Place("ULTRAQUANT", "ROCm: gfx950, elsewhere through Triton; bfloat16 models"),),
         keeps_boundary_layers=True,
         query_form="rotated fp8",
-        fact="the first chunk of a prompt does not read its cache: decode alone sees its error",
+        facts=(FIRST_CHUNK,),
     ),
 )

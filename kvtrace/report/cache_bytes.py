@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace.formats import parse_format, why_refused
+from kvtrace.formats import find_format, parse_format
+from kvtrace.formats.layered import is_format
 from kvtrace.formats.native import native
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ def _form(row: dict[str, Any]) -> CacheFormat | None:
     if not row["is_quantized"]:
         return native(_ITEMSIZE[row["dtype"]])
     if row["kind"] not in ("online", "format"):
-        return parse_format(_STATIC_FP8)
-    name = row["format"]
-    parts = [part.partition("=")[2] or part for part in str(name).split(",")]
-    return None if any(why_refused(part) for part in parts) else parse_format(name)
+        return find_format(_STATIC_FP8)
+    name = str(row["format"])
+    return parse_format(name).in_layer(row["layer"]) if is_format(name) else None

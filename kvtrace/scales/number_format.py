@@ -10,8 +10,11 @@ from typing import Final, Literal
 
 from kvtrace.numerics.formats import E4M3FN
 
-NumberFormat = Literal["fp8", "int8", "int8-per-channel", "nvfp4", "mixed", "none", "unknown"]
+NumberFormat = Literal[
+    "fp8", "int8", "int8-per-channel", "nvfp4", "fp8-k-nvfp4-v", "mixed", "none", "unknown"
+]
 """none: the layer is left in the model's dtype. mixed: layers differ."""
+K_FP8_V_NVFP4: Final = "fp8-k-nvfp4-v"
 
 COVERED: Final[dict[NumberFormat, float]] = {
     "fp8": E4M3FN.max_value,
@@ -30,6 +33,8 @@ def named_format(algorithm: str) -> NumberFormat:
     ('fp8', 'fp8', 'int8', 'nvfp4')
     """
     name = algorithm.lower()
+    if name == "fp8_k_nvfp4_v":
+        return K_FP8_V_NVFP4
     if name.startswith("nvfp4"):
         return "nvfp4"
     if name.startswith("int8"):

@@ -85,13 +85,13 @@ def _layer(
     artifact: ScaleArtifact, layer: int, layout: HeadLayout, setup: LoaderSetup, layers: CacheLayers
 ) -> LayerScales:
     dtype = setup.kv_cache_dtype
-    if cache_kind(dtype) != "static_fp8":
+    if cache_kind(dtype) != "static_fp8" and not other_format.is_nvfp4(dtype):
         found = unit_layer(layer, layout.num_heads, f"the cache dtype is {dtype}")
         found.add(
             "not-fp8", f"the cache dtype is {dtype}, not static FP8: the artifact's scales are not used"
         )
         return found
-    if artifact.format_of(layer) != "fp8" and not other_format.is_applied(artifact, setup):
+    if not other_format.takes(artifact, layer, setup):
         return LayerScales(layer)  # a note on the whole artifact says why
     rule = _rule(artifact, setup, layers)
     if rule is None:
@@ -167,7 +167,7 @@ def _setup_notes(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayer
     form = artifact.format
     if form.remark and form.remark_for in (None, setup.loader.name):
         yield Note("information", form.remark)
-    if artifact.number_format not in (None, "fp8"):
+    if artifact.number_format not in (None, "fp8", other_format.own_of(setup)):
         yield other_format.note(artifact, setup)
     if (
         scheme.quant_method

@@ -114,6 +114,29 @@ def open_source(path: Path) -> ArtifactSource:
     )
 
 
+def open_configuration(path: Path) -> ArtifactSource:
+    """Open what a checkpoint's JSON files say alone: its directory's, or one of them.
+
+    Raises ArtifactError: there is none, or it cannot be read.
+    """
+    if not path.is_dir():
+        content = _read_object(path)
+        is_config = "quantization_config" in content or "model_type" in content
+        return ArtifactSource(
+            path,
+            path.parent,
+            config=content if is_config else None,
+            hf_quant_config=None if is_config else content,
+        )
+    config = _read_optional(path / "config.json")
+    hf_quant_config = _read_optional(path / "hf_quant_config.json")
+    if config is None and hf_quant_config is None:
+        raise ArtifactError(
+            f"{path}: holds neither config.json nor hf_quant_config.json; expected a checkpoint's directory"
+        )
+    return ArtifactSource(path, path, config=config, hf_quant_config=hf_quant_config)
+
+
 def _open_directory(root: Path, files: list[Path], *, path: Path | None = None) -> ArtifactSource:
     unlisted = sorted(set(root.glob("*.safetensors")) - set(files)) if path is None else ()
     return ArtifactSource(

@@ -174,3 +174,37 @@ def test_a_way_back_that_cannot_be_told_says_what_it_needs(
 ) -> None:
     with pytest.raises(InputError, match=words):
         reported(LLAMA, ["fp8"], budget, rollback=asked)
+
+
+def test_formats_by_layer_that_only_leave_layers_native_are_skipped_layers() -> None:
+    asked = reported(LLAMA, ["fp8/0,4:auto"], exactly(64 << 20), platform="gpu").formats
+    skipped = reported(LLAMA, ["fp8"], exactly(64 << 20), platform="gpu", skip_layers=("0", "4")).formats
+    assert [one.label for one in asked] == ["auto", "fp8_e4m3", "fp8/0,4:auto"]
+    assert asked[2].vllm_flags == "--kv-cache-dtype fp8_e4m3 --kv-cache-dtype-skip-layers 0 4"
+    same = {"label": "", "cache_dtype": ""}
+    assert asked[2].model_copy(update=same) == skipped[2].model_copy(update=same)
+
+
+def test_formats_by_layer_that_no_release_serves_are_priced_and_say_so() -> None:
+    report = reported(LLAMA, ["fp8/0:auto/2-3:k=fp8,v=nvfp4"], exactly(64 << 20), platform="gpu")
+    one = report.formats[1]
+    # 2 heads of 64: 512 bytes native, 256 in FP8, 2 · (64 + 36) for the pair
+    assert one.bytes_per_token == 512 + 2 * 256 + 2 * 200
+    assert (one.bytes_per_block, one.block_size, one.vllm_flags) == (16 * one.bytes_per_token, 16, None)
+    assert [warning.kind for warning in report.warnings] == ["not-served"]
+
+
+def test_k_and_v_in_different_formats_are_priced() -> None:
+    report = reported(LLAMA, ["k=bf16,v=fp8"], exactly(64 << 20), platform="gpu")
+    assert report.formats[1].bytes_per_token == 5 * 2 * (128 + 64)
+
+
+def test_windows_left_native_by_layer_warn_as_skipped_windows_do() -> None:
+    report = reported(WINDOWS, ["fp8/0-6:auto"], exactly(64 << 20))
+    assert [f"{one.times_auto_tokens:.2f}" for one in report.formats[1:]] == ["2.00", "1.09"]
+    assert [(one.kind, one.label) for one in report.warnings] == [("padding", "fp8/0-6:auto")]
+
+
+def test_a_layer_that_the_model_lacks_is_a_row_with_its_reason() -> None:
+    (one,) = reported(LLAMA, ["fp8/5:auto"]).formats[1:]
+    assert one.reason == "cache dtype fp8_e4m3/5:auto: lists layer 5, m has layers 0 to 4"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAYERS, HEADS, WIDTH, TOKENS = 6, 2, 64, 24
+BY_LAYER = "fp8/0:auto/2-3:nvfp4/4:int8_per_token_head"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,10 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    names = ("turboquant_k8v4", "nvfp4", "int8_per_token_head", "k=bf16,v=fp8", "k=fp8,v=nvfp4", "fp8_e5m2")
+    names = (
+        "turboquant_k8v4", "nvfp4", "int8_per_token_head", "k=bf16,v=fp8", "k=fp8,v=nvfp4", "fp8_e5m2",
+        BY_LAYER, "k=fp8,v=fp8_e5m2", "int8_per_token_head/0:auto",
+    )  # fmt: skip
     options = [part for name in names for part in ("--cache-dtype", name)]
     found = kvtrace("replay", trace, *options, "--sweep", "-o", out)
     assert found.returncode == 0, found.stderr
@@ -62,6 +66,9 @@ def test_every_format_is_a_candidate_of_its_own_kind(run: Path) -> None:
         "k=bf16,v=fp8": ("format", "vllm-cuda", "k=auto,v=fp8_e4m3"),
         "k=fp8,v=nvfp4": ("format", "vllm-cuda", "k=fp8_e4m3,v=nvfp4"),
         "fp8_e5m2": ("format", "vllm-cuda", "fp8_e5m2"),
+        BY_LAYER: ("format", "vllm-cuda", "fp8_e4m3/0:auto/2-3:nvfp4/4:int8_per_token_head"),
+        "k=fp8,v=fp8_e5m2": ("format", "vllm-cuda", "k=fp8_e4m3,v=fp8_e5m2"),
+        "int8_per_token_head/0:auto": ("online", "vllm", "int8_per_token_head/0:auto"),
         "turboquant_k8v4": ("online", "vllm", "turboquant_k8v4"),
         "int8_per_token_head": ("online", "vllm", "int8_per_token_head"),
         **dict.fromkeys(
@@ -77,6 +84,47 @@ def test_a_pair_is_each_format_in_its_tensor(run: Path) -> None:
     ]:  # fmt: skip
         assert sums(run, pair, tensor, "sum_sq_error") == sums(run, alone, tensor, "sum_sq_error")
         assert sums(run, pair, tensor, "num_clipped") == sums(run, alone, tensor, "num_clipped")
+
+
+def test_each_half_of_a_pair_in_fp8_is_written_in_its_own_format(run: Path) -> None:
+    for tensor, alone in [("k", "unit"), ("v", "fp8_e5m2")]:
+        found = sums(run, "k=fp8,v=fp8_e5m2", tensor, "sum_sq_error")
+        assert found == sums(run, alone, tensor, "sum_sq_error")
+    assert sums(run, "unit", "v", "sum_sq_error") != sums(run, "fp8_e5m2", "v", "sum_sq_error")
+
+
+@pytest.mark.parametrize(
+    ("layers", "alone"),
+    [
+        (range(1), "bf16"),
+        (range(1, 2), "unit"),
+        (range(2, 4), "nvfp4"),
+        (range(4, 5), "int8_per_token_head"),
+        (range(5, 6), "unit"),
+    ],
+)
+def test_each_layer_is_that_of_its_own_format(run: Path, layers: range, alone: str) -> None:
+    for tensor in "kv":
+        for name in ("sum_sq_error", "num_flushed", "num_clipped"):
+            found = sums(run, BY_LAYER, tensor, name, layers)
+            assert found == sums(run, alone, tensor, name, layers)
+            assert found
+
+
+def test_formats_by_layer_say_what_serves_them(run: Path) -> None:
+    notes = {row["candidate"]: row["note"] for row in rows_of(run, "candidates")}
+    # 2 heads of 64: 512 bytes native, 256 in FP8 twice, 144 in NVFP4 twice, 272 in INT8
+    assert notes[BY_LAYER].startswith(
+        "1,584 bytes a token in the captured layers, bf16 takes 1.94 ×; layers 0 "
+    )
+    assert "no released vLLM serves quantized layers in several formats" in notes[BY_LAYER]
+    assert (
+        "vLLM serves it with --kv-cache-dtype int8_per_token_head --kv-cache-dtype-skip-layers 0"
+        in notes["int8_per_token_head/0:auto"]
+    )
+    report = json.loads(kvtrace("report", run, "--json", "--budget", "15840").stdout)
+    (one,) = [one for one in report["candidates"] if one["candidate"] == BY_LAYER]
+    assert (one["bytes_per_token"], one["tokens_in_budget"]) == (1584, 10)
 
 
 def test_counts_of_clipped_values_are_absent_where_a_format_has_no_range(run: Path) -> None:
@@ -136,7 +184,7 @@ def test_swept_scales_cover_what_their_rule_says(run: Path) -> None:
 def test_a_report_shows_what_is_absent_as_a_dash(run: Path) -> None:
     found = kvtrace("report", run, "--section", "formats")
     assert found.returncode == 0, found.stderr
-    (line,) = [line for line in found.stdout.splitlines() if line.strip().startswith("int8_per_token")]
+    line, _ = [line for line in found.stdout.splitlines() if line.strip().startswith("int8_per_token")]
     assert line.split()[2:4] == ["–", "–"]
     report = json.loads(kvtrace("report", run, "--json").stdout)
     (candidate,) = [one for one in report["candidates"] if one["candidate"] == "int8_per_token_head"]
@@ -164,6 +212,8 @@ def test_a_run_takes_no_candidates_any_more(run: Path) -> None:
         ("my_plugin_q6", "unknown; vLLM may have it from a plug-in"),
         ("k=fp8", "or k=NAME,v=NAME"),
         ("k=fp8,v=fp9", "'fp9': unknown"),
+        ("fp8/0-6:auto", "lists layer 6, the model has layers 0 to 5"),
+        ("fp8/0,auto", "names no format; expected FORMAT/LAYERS:FORMAT"),
     ],
 )
 def test_a_cache_dtype_that_is_not_replayed_is_named(

@@ -44,7 +44,7 @@ def recognizes_nvfp4(source: ArtifactSource) -> bool:
     """As ModelOpt, where the KV cache's algorithm is NVFP4."""
     if not recognizes(source):
         return False
-    algorithm = _algorithm(source)
+    algorithm = algorithm_of(source)
     declared = named_format(algorithm) if algorithm else declared_scheme(source).number_format
     return declared == "nvfp4"
 
@@ -58,7 +58,7 @@ def recognizes_megatron(source: ArtifactSource) -> bool:
 def read(source: ArtifactSource) -> Reading:
     """Read the scales; the scheme's algorithm comes from whichever file names it."""
     reading = read_tensors(source, _rule)
-    algorithm, declared = _algorithm(source), declared_scheme(source)
+    algorithm, declared = algorithm_of(source), declared_scheme(source)
     number_format = named_format(algorithm) if algorithm else declared.number_format
     scheme = replace(
         declared,
@@ -66,7 +66,7 @@ def read(source: ArtifactSource) -> Reading:
         algorithm=algorithm,
         has_kv_scheme=declared.has_kv_scheme or algorithm is not None,
         number_format=number_format,
-        format_of_layer=_listed_layers(source) if number_format == "mixed" else {},
+        format_of_layer=listed_layers(source) if number_format == "mixed" else {},
         refused=_refused(source),
     )
     return replace(reading, scheme=scheme)
@@ -97,7 +97,7 @@ def _inner(source: ArtifactSource) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else outer
 
 
-def _algorithm(source: ArtifactSource) -> str | None:
+def algorithm_of(source: ArtifactSource) -> str | None:
     """Return the KV cache's algorithm as a text; config.json counts first, as in vLLM."""
     for place in (source.quantization, source.hf_quant_config or {}):
         inner = place.get("quantization")
@@ -110,7 +110,7 @@ def _algorithm(source: ArtifactSource) -> str | None:
     return None
 
 
-def _listed_layers(source: ArtifactSource) -> dict[int, NumberFormat]:
+def listed_layers(source: ArtifactSource) -> dict[int, NumberFormat]:
     """Return the format of each layer in `kv_cache_quantized_layers` (Model-Optimizer#2272)."""
     hf_inner = (source.hf_quant_config or {}).get("quantization")
     for settings in (_inner(source), hf_inner if isinstance(hf_inner, dict) else {}):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.scales.loaders.loader import TENSORRT_LLM, VLLM
+from kvtrace.scales.number_format import K_FP8_V_NVFP4
 from kvtrace.scales.resolved import Note
 
 if TYPE_CHECKING:
@@ -20,9 +21,32 @@ _TITLES: Final[dict[NumberFormat, str]] = {
     "int8": "INT8 (the largest magnitude is 127 × scale)",
     "int8-per-channel": "INT8 per channel (the largest magnitude is 127 × scale; msModelSlim's C8)",
     "nvfp4": "NVFP4 (global scales beside block scales that are made while serving)",
+    "fp8-k-nvfp4-v": "FP8 for K and NVFP4 for V",
     "mixed": "of a format that differs by layer",
     "unknown": "of a number format that kvtrace does not know",
 }
+
+
+def is_nvfp4(kv_cache_dtype: str) -> bool:
+    """Whether a cache dtype of vLLM has a global scale above scales of blocks.
+
+    >>> is_nvfp4("nvfp4_4over6"), is_nvfp4("nvfp4_ds_mla")
+    (True, False)
+    """
+    return kv_cache_dtype in ("nvfp4", "nvfp4_4over6")
+
+
+def own_of(setup: LoaderSetup) -> NumberFormat:
+    """Return the number format whose scales a cache of the setup is meant for."""
+    return "nvfp4" if setup.loader is VLLM and is_nvfp4(setup.kv_cache_dtype) else "fp8"
+
+
+def takes(artifact: ScaleArtifact, layer: int, setup: LoaderSetup) -> bool:
+    """Whether the loader takes a layer's scales: an NVFP4 cache takes FP8's as its global scales too."""
+    own = artifact.format_of(layer)
+    if own_of(setup) == "nvfp4":
+        return own in ("fp8", "nvfp4", K_FP8_V_NVFP4)
+    return own in ("fp8", K_FP8_V_NVFP4) or is_applied(artifact, setup)
 
 
 def is_applied(artifact: ScaleArtifact, setup: LoaderSetup) -> bool:
