@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import vllm
+from vllm import envs
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -285,6 +286,7 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._key(),
             self._block_sizes,
             speculative.num_speculative_tokens if speculative is not None else 0,
+            randomized_ids=not getattr(envs, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", False),
         )
         return switch, log
 

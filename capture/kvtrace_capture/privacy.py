@@ -31,14 +31,25 @@ def hash_client_id(key: bytes, client_id: str) -> str:
 
     Of its plain text, as recorded (`labels.clean_label`), so that an outcome's id joins as its owner has it.
     """
-    plain = clean_label(client_id, MAX_CLIENT_ID_CHARS) or ""
-    return _keyed_hash(key, b"client id", plain.encode())
+    return _keyed_hash(key, b"client id", _plain_id(client_id))
+
+
+def hash_external_id(key: bytes, external_id: str) -> str:
+    """Return the keyed hash (64 hex digits) of a front end's request id (`kvtrace.trace.request_ids`).
+
+    Of its plain text, as of a client's id; another purpose, so that the two are never taken for each other.
+    """
+    return _keyed_hash(key, b"external id", _plain_id(external_id))
 
 
 def hash_prompt(key: bytes, token_ids: Sequence[int]) -> str:
     """Return the keyed hash (64 hex digits) of a prompt's token ids, as little-endian uint32."""
     packed = array("I", token_ids)
     return _keyed_hash(key, b"prompt", packed.tobytes())
+
+
+def _plain_id(value: str) -> bytes:
+    return (clean_label(value, MAX_CLIENT_ID_CHARS) or "").encode()
 
 
 def _keyed_hash(key: bytes, purpose: bytes, content: bytes) -> str:

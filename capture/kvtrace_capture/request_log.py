@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.trace.attention_format import FIRST_POSITIONS, queries_of_stored
 from kvtrace.trace.format import RequestRecord, seal
-from kvtrace_capture.privacy import hash_client_id, hash_prompt
+from kvtrace.trace.request_ids import front_end_id
+from kvtrace_capture.privacy import hash_client_id, hash_external_id, hash_prompt
 from kvtrace_capture.step_plan import PlannedRequest, StepPlan, plan_request
 
 if TYPE_CHECKING:
@@ -72,10 +73,13 @@ class RequestLog:
         key: bytes,
         block_sizes: Sequence[int],
         speculative_tokens: int = 0,
+        *,
+        randomized_ids: bool = True,
     ) -> None:
         self._journal = journal
         self._sampler = sampler
         self._key = key
+        self._randomized_ids = randomized_ids
         self._block_sizes = block_sizes
         # A worker may stand this far behind the scheduler's count: two steps in flight, all drafts rejected.
         self._look_back = 2 * speculative_tokens
@@ -112,6 +116,7 @@ class RequestLog:
             request=self._num_requests,
             workload=labels.workload,
             client_id=hash_client_id(self._key, labels.client_id) if labels.client_id else None,
+            external_id=self._external_id(request.request_id),
             prompt_hash=hash_prompt(self._key, token_ids) if token_ids is not None else None,
             sampled=choice.sampled,
             sampling_id=choice.sampling_id,
@@ -198,6 +203,12 @@ class RequestLog:
             "preemptions": request.num_preemptions,
         }
         self._journal.append(seal(record.model_copy(update=ended)))
+
+    def _external_id(self, internal: str) -> str | None:
+        if not self._sampler.settings.external_ids:
+            return None
+        found = front_end_id(internal, is_randomized=self._randomized_ids)
+        return None if found is None else hash_external_id(self._key, found)
 
     def _plan(self, followed: _Followed, start: int, num_tokens: int, planned: list[PlannedRequest]) -> None:
         end = start + num_tokens

@@ -61,6 +61,8 @@ class CaptureSettings:
     """With `probe`: at most so many positions of each; half in the prompt, half in what is generated."""
     queue_bytes: int = 256 << 20
     flush_seconds: float = 30.0
+    external_ids: bool = True
+    """Whether a keyed hash of the front end's request id is kept, to join answers that know only that."""
     hash_key_file: Path | None = None
     """The HMAC key; None: `kvtrace.key` in `directory`, made at the first start."""
     control_file: Path | None = None
@@ -107,8 +109,9 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
             values[key] = Path(_expect(values, key, str)).expanduser().absolute()
     if "queries" in values and values["queries"] not in _QUERY_MODES:
         raise SettingsError(f"queries is {values['queries']!r}, expected one of {', '.join(_QUERY_MODES)}")
-    if "enabled" in values and not isinstance(values["enabled"], bool):
-        raise SettingsError(f"enabled is {values['enabled']!r}, expected true or false")
+    for key in ("enabled", "external_ids"):
+        if key in values and not isinstance(values[key], bool):
+            raise SettingsError(f"{key} is {values[key]!r}, expected true or false")
     for key, (lowest, highest) in _INTEGERS.items():
         if key in values and not lowest <= _expect(values, key, int) <= highest:
             raise SettingsError(f"{key} is {values[key]}, expected {lowest} to {highest}")

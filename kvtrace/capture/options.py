@@ -35,6 +35,8 @@ class CaptureOptions:
     layers: tuple[int, ...] | None = None
     workloads: tuple[str, ...] | None = None
     byte_budget: int | None = None
+    external_ids: bool = True
+    """False: no hash of the front end's request ids is kept."""
     hash_key_file: Path | None = None
     flush_seconds: float | None = None
     seed: int | None = None
@@ -52,6 +54,7 @@ class CaptureOptions:
             "layers": None if self.layers is None else list(self.layers),
             "workloads": None if self.workloads is None else list(self.workloads),
             "byte_budget": self.byte_budget,
+            "external_ids": None if self.external_ids else False,
             "hash_key_file": None if self.hash_key_file is None else str(self.hash_key_file.absolute()),
             "flush_seconds": self.flush_seconds,
             "seed": self.seed,

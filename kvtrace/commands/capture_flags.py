@@ -45,6 +45,13 @@ def capture_flags(
         str | None,
         typer.Option("--id", help="The client's own id in its call, to join outcomes later."),
     ] = None,
+    keep_request_ids: Annotated[
+        bool,
+        typer.Option(
+            "--request-ids/--no-request-ids",
+            help="Keep a keyed hash of X-Request-Id, to join answers that know only that.",
+        ),
+    ] = True,
     base_url: Annotated[
         str, typer.Option("--url", help="Where clients reach the server.")
     ] = "http://localhost:8000",
@@ -82,6 +89,7 @@ def capture_flags(
         layers=parse_layers(layers),
         workloads=tuple(only_workload) if only_workload else None,
         byte_budget=None if byte_budget is None else parse_bytes(byte_budget),
+        external_ids=keep_request_ids,
         queries=queries.value,
         probe_requests=probe_requests,
         probe_positions=probe_positions,

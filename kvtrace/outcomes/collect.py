@@ -20,7 +20,7 @@ from kvtrace.outcomes.outcome import MAX_OUTCOMES, Answer, Outcome
 from kvtrace.outcomes.strict_files import located
 from kvtrace.outcomes.table import TABLE_VERSION
 from kvtrace.plain_text import plain
-from kvtrace.trace.keyed import key_name, keyed_client_id, keyed_hash, keyed_prompt
+from kvtrace.trace.keyed import key_name, keyed_client_id, keyed_external_id, keyed_hash, keyed_prompt
 from kvtrace.version import __version__
 
 if TYPE_CHECKING:
@@ -153,6 +153,9 @@ def _outcome(answer: Answer, source: Source, key: Key) -> Outcome:
         prompt_digest=digest,
         client_id=keyed_client_id(key.content, answer.id) if key.is_shared and answer.has_own_id else None,
         prompt_hash=hashed if key.is_shared else None,
+        external_id=keyed_external_id(key.content, answer.external_id)
+        if key.is_shared and answer.external_id is not None
+        else None,
     )
 
 

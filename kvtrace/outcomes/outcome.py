@@ -33,6 +33,8 @@ class Answer:
     """The prompt's text, or what stands for it; it is hashed and never kept."""
     prompt_token_ids: tuple[int, ...] | None = None
     """Exact, as sent to the engine."""
+    external_id: str | None = None
+    """The request's X-Request-Id as sent, or what a response's own id has in its place."""
     has_own_id: bool = False
     """Whether `id` may be the `kvtrace_id` that the client sent."""
 
@@ -56,6 +58,8 @@ class Outcome:
     """As in a trace under the same key; None: no key was given, or the id is the tool's."""
     prompt_hash: str | None
     """As in a trace under the same key; None: no key, or no exact token ids."""
+    external_id: str | None = None
+    """As in a trace under the same key; None: no key, or the file has no request id."""
 
     @property
     def pair_key(self) -> tuple[str, str, int]:

@@ -95,4 +95,5 @@ def _row(record: dict[str, Any]) -> Outcome:
         prompt_digest=text_or_none(record, "prompt_digest"),
         client_id=text_or_none(record, "client_id"),
         prompt_hash=text_or_none(record, "prompt_hash"),
+        external_id=text_or_none(record, "external_id"),
     )

@@ -128,6 +128,7 @@ def _joined(before: Answers, table: OutcomeTable, trace: Trace) -> JoinedAnswers
         trace=str(trace.path),
         num_answers=found.num_answers,
         num_by_client_id=found.num_by_client_id,
+        num_by_external_id=found.num_by_external_id,
         num_by_prompt=found.num_by_prompt,
         num_ambiguous=found.num_ambiguous,
         num_sampled=found.num_sampled,

@@ -142,6 +142,8 @@ class JoinedAnswers(Part):
     trace: str
     num_answers: int
     num_by_client_id: int
+    num_by_external_id: int
+    """By the front end's request id."""
     num_by_prompt: int
     num_ambiguous: int
     """Several requests have their id, so none was joined."""

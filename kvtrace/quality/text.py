@@ -74,11 +74,12 @@ def _noise(found: QualityComparison) -> str:
 
 
 def _joined(one: JoinedAnswers) -> str:
-    num_joined = one.num_by_client_id + one.num_by_prompt
+    num_joined = one.num_by_client_id + one.num_by_external_id + one.num_by_prompt
     return (
         f"joined to {plain(PurePath(one.trace).name)}: {num_joined:,} of {count(one.num_answers, 'answer')} "
         f"({percent(num_joined / one.num_answers)}), {one.num_by_client_id:,} by id, "
-        f"{one.num_by_prompt:,} by prompt; {one.num_sampled:,} were sampled"
+        f"{one.num_by_external_id:,} by the server's request id, {one.num_by_prompt:,} by prompt; "
+        f"{one.num_sampled:,} were sampled"
     )
 
 

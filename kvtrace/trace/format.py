@@ -258,6 +258,9 @@ class RequestRecord(Record):
     workload: Name = UNLABELLED
     client_id: Name | None = None
     """HMAC of the id that the client gave (`kvtrace_id`)."""
+    external_id: Name | None = None
+    """HMAC of the front end's request id, such as the X-Request-Id header; None where it cannot be told
+    (`kvtrace.trace.request_ids`) or is not kept. Several requests may have one. Since 1.3."""
     prompt_hash: Name | None = None
     """HMAC of the prompt's token ids."""
     sampled: bool

@@ -28,6 +28,11 @@ def keyed_client_id(key: bytes, client_id: str) -> str:
     return keyed_hash(key, b"client id", _plain_label(client_id).encode())
 
 
+def keyed_external_id(key: bytes, external_id: str) -> str:
+    """Return 64 hex digits: the hash under which a trace knows the id that a front end gave a request."""
+    return keyed_hash(key, b"external id", _plain_label(external_id).encode())
+
+
 def keyed_prompt(key: bytes, token_ids: Sequence[int]) -> str:
     """Return 64 hex digits: the hash of a prompt's token ids, packed as little-endian uint32.
 

@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from kvtrace_capture.privacy import hash_client_id, hash_prompt, key_id, load_or_make_key
+from kvtrace_capture.privacy import hash_client_id, hash_external_id, hash_prompt, key_id, load_or_make_key
+
+from kvtrace.trace.keyed import keyed_external_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +34,12 @@ def test_an_outcomes_id_joins_however_its_owner_spells_the_label() -> None:
     expected = hmac.new(KEY, message, hashlib.sha256).hexdigest()
     for spelled in ("café 7", "cafe\u0301 7", " café 7\n", "café\u200b 7"):
         assert hash_client_id(KEY, spelled) == expected
+
+
+def test_a_front_ends_id_has_a_purpose_of_its_own() -> None:
+    message = b"kvtrace external id\0ticket-17"
+    assert hash_external_id(KEY, "ticket-17\n") == hmac.new(KEY, message, hashlib.sha256).hexdigest()
+    assert keyed_external_id(KEY, "ticket-17") == hash_external_id(KEY, "ticket-17")
 
 
 def test_a_missing_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:

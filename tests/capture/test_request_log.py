@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kvtrace_capture.journal import Journal
+from kvtrace_capture.privacy import hash_external_id
 from kvtrace_capture.request_log import RequestLog
 from kvtrace_capture.sampler import Sampler
 from kvtrace_capture.sampling_switch import Sampling
@@ -305,3 +306,17 @@ def test_without_queries_nothing_is_kept_beside_the_sample(log: Log) -> None:
     log.log.arrive(request("a", 20))
     (planned,) = log.log.plan_step(step(new={"a": (0, 20, [3, 4])})).requests
     assert (planned.kept, planned.queries) == ((0, 0), ())
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"), [(True, hash_external_id(b"k" * 32, "ticket-17")), (False, None)]
+)
+def test_the_front_ends_id_is_kept_as_a_keyed_hash_unless_one_setting_says_no(
+    tmp_path: Path, kept: bool, expected: str | None
+) -> None:
+    log = Log(tmp_path, external_ids=kept)
+    for name in ("chatcmpl-ticket-17-1f2e3d4c", "0-1f2e3d4c"):
+        log.log.arrive(request(name, 4))
+    found = log.last_lines()
+    assert [found[n].external_id for n in (0, 1)] == [expected, None]
+    assert "ticket-17" not in log.path.read_text()

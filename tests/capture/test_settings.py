@@ -37,6 +37,7 @@ def test_the_defaults_are_one_position_in_sixteen_of_every_request_in_all_layers
         ({"directory": "/t", "workloads": ["x" * 65]}, "is never the label of a request"),
         ({"directory": "/t", "hash_key_file": 3}, "hash_key_file is 3"),
         ({"directory": "/t", "enabled": 1}, "enabled is 1"),
+        ({"directory": "/t", "external_ids": 0}, "external_ids is 0, expected true or false"),
         ({"directory": "/t", "queries": "all"}, "queries is 'all', expected one of none, stored, probe"),
         ({"directory": "/t", "queries": ["probe"]}, "queries is ['probe']"),
         ({"directory": "/t", "probe_requests": 0}, "probe_requests is 0"),

@@ -67,6 +67,8 @@ def test_own_outcomes_keep_what_they_say(tmp_path: Path) -> None:
         ({"tags": {"a": 1}}, "a is 1, expected a text"),
         ({"prompt_token_ids": [2**32]}, "prompt_token_ids"),
         ({"prompt_token_ids": [True]}, "prompt_token_ids"),
+        ({"response_id": "resp_1"}, "response_id is 'resp_1', expected chatcmpl-… or cmpl-…"),
+        ({"request_id": "a", "response_id": "cmpl-b"}, "request_id is 'a', and its response_id has 'b'"),
     ],
 )
 def test_an_own_line_that_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], reason: str) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from kvtrace_capture.privacy import hash_client_id, hash_prompt, key_id
+from kvtrace_capture.privacy import hash_client_id, hash_external_id, hash_prompt, key_id
 from support.fabricate import fabricate_trace, request
 from support.outcome_files import own_line, write_lines
 from support.run_cli import Result, kvtrace
@@ -56,11 +56,11 @@ def test_ids_join_first_then_prompts_and_the_rate_is_said(tmp_path: Path) -> Non
     trace = traced(tmp_path, requests)
     found = json.loads(compared(tmp_path, lines, trace, "--json").stdout)["joined"]
     assert found == {
-        "trace": str(trace), "num_answers": 10, "num_by_client_id": 6, "num_by_prompt": 4,
-        "num_ambiguous": 0, "num_sampled": 9,
+        "trace": str(trace), "num_answers": 10, "num_by_client_id": 6, "num_by_external_id": 0,
+        "num_by_prompt": 4, "num_ambiguous": 0, "num_sampled": 9,
     }  # fmt: skip
     shown = " ".join(compared(tmp_path, lines, trace).stdout.split())
-    assert "joined to t.kvtrace: 10 of 10 answers (100 %), 6 by id, 4 by prompt; 9 were sampled" in shown
+    assert "10 of 10 answers (100 %), 6 by id, 0 by the server's request id, 4 by prompt; 9 were" in shown
 
 
 def test_an_id_that_two_requests_have_joins_nothing_and_under_90_percent_is_an_error(tmp_path: Path) -> None:
@@ -81,3 +81,23 @@ def test_a_trace_under_another_key_is_refused(tmp_path: Path) -> None:
     result = compared(tmp_path, [own_line("q0")], trace)
     assert result.returncode == 2
     assert "was not made with the key of" in result.stderr
+
+
+def test_the_front_ends_request_id_joins_where_the_client_gave_none(tmp_path: Path) -> None:
+    requests: list[dict[str, Any]] = [{"external_id": hash_external_id(KEY, f"run-{n}")} for n in range(18)]
+    twice = [{"external_id": hash_external_id(KEY, "run-17")}]
+    lines = [own_line(f"a{n}", request_id=f"run-{n}") for n in range(9)]
+    lines += [own_line(f"a{n}", response_id=f"chatcmpl-run-{n}") for n in range(9, 17)]
+    # Two requests have this one's id: not even its prompt joins it.
+    lines += [own_line("a17", request_id="run-17", prompt_token_ids=[1, 2])]
+    prompts = [{"prompt_hash": hash_prompt(KEY, [1, 2])}]
+    trace = traced(tmp_path, requests + twice + prompts)
+    found = json.loads(compared(tmp_path, lines, trace, "--json").stdout)["joined"]
+    assert (found["num_by_external_id"], found["num_by_prompt"], found["num_ambiguous"]) == (17, 0, 1)
+
+
+def test_a_clients_id_is_never_taken_for_a_front_ends(tmp_path: Path) -> None:
+    trace = traced(tmp_path, [{"client_id": hash_client_id(KEY, "q0")}])
+    result = compared(tmp_path, [own_line("elsewhere", request_id="q0")], trace)
+    assert result.returncode == 2
+    assert "0 of 1 answers" in result.stderr

@@ -54,6 +54,7 @@ def read_aiperf(source: Source) -> Iterator[Answer]:
                 cluster=conversation,
                 outcome=kind,
                 reason=reason,
+                external_id=request,
             )
         yield answer
     with located(source.path):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvtrace.outcomes.fields import shown, table, text, text_or_none, whole, whole_or_none
 from kvtrace.outcomes.outcome import KINDS, Answer
 from kvtrace.outcomes.strict_files import json_lines, located
+from kvtrace.trace.request_ids import id_of_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 KEYS: Final = (
     "id", "variant", "repetition", "task", "cluster", "outcome", "reason", "output_tokens", "tags", "prompt",
-    "prompt_token_ids",
+    "prompt_token_ids", "request_id", "response_id",
 )  # fmt: skip
 _MAX_TAGS: Final = 32
 _MAX_TAG: Final = 64
@@ -56,8 +57,21 @@ def _answer(record: dict[str, Any]) -> Answer:
         variant=text_or_none(record, "variant", most=64),
         prompt=prompt,
         prompt_token_ids=_token_ids(record.get("prompt_token_ids")),
+        external_id=_external_id(record),
         has_own_id=True,
     )
+
+
+def _external_id(record: dict[str, Any]) -> str | None:
+    sent, response = text_or_none(record, "request_id"), text_or_none(record, "response_id", most=600)
+    if response is None:
+        return sent
+    found = id_of_response(response)
+    if found is None:
+        raise ValueError(f"response_id is {shown(response)}, expected chatcmpl-… or cmpl-… as vLLM has it")
+    if sent not in (None, found):
+        raise ValueError(f"request_id is {shown(sent)}, and its response_id has {shown(found)}")
+    return found
 
 
 def _tags(tags: dict[str, Any]) -> tuple[tuple[str, str], ...]:
