@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -90,14 +89,12 @@ def _rule_of(case: Case, row: Row) -> ArtifactRule:
 
 def _is_of_the_backend_alone(row: Row) -> bool:
     """Return whether a maximum over heads is what a backend would make, rather than what the engine used."""
-    return bool(
-        row["id"] == "per-head-collapsed" and not json.loads(row["evidence"]).get("num_heads_collapsed")
-    )
+    return row["id"] == "per-head-collapsed" and not row["evidence"].get("num_heads_collapsed")
 
 
 def _repeated(case: Case, subject: Subject, row: Row) -> Finding:
     """Return a finding of the audit with what mends the fault, or shows it layer by layer."""
-    evidence = json.loads(row["evidence"])
+    evidence = row["evidence"]
     remedy = _rule_of(case, row).mended_by
     against = evidence.get("against")
     if against is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from kvtrace.findings.run.stored_evidence import stored_evidence
 from kvtrace.numerics.engines import ENGINES
 from kvtrace.numerics.formats import FORMATS
 from kvtrace.query import connect_with_views
@@ -247,15 +247,21 @@ class Case:
         return names[first : first + size]
 
     def stored_findings(self, candidate: str) -> list[Row]:
-        """Return what the audit of a candidate's artifact found when the run was made, by source."""
-        return self.once("findings", candidate, lambda: self.rows(bound(_FINDINGS, candidate=candidate)))
+        """Return what the audit of a candidate's artifact found when the run was made, by source.
+
+        Raises IntegrityError: the evidence of one is none that an audit writes.
+        """
+        return self.once("findings", candidate, lambda: self._stored_findings(candidate))
 
     def has_stored(self, candidate: str, finding: str, fact: str) -> bool:
         """Return whether the audit found this, with evidence that holds a fact."""
         return any(
-            row["id"] == finding and json.loads(row["evidence"]).get(fact)
-            for row in self.stored_findings(candidate)
+            row["id"] == finding and row["evidence"].get(fact) for row in self.stored_findings(candidate)
         )
+
+    def _stored_findings(self, candidate: str) -> list[Row]:
+        rows = self.rows(bound(_FINDINGS, candidate=candidate))
+        return [row | {"evidence": stored_evidence(row, self.run)} for row in rows]
 
     def _whole_heads(self) -> dict[str, list[Row]]:
         # All candidates at once: a run of many would otherwise be read once for each.
