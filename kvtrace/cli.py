@@ -20,6 +20,7 @@ from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
 from kvtrace.commands.inspect import inspect
 from kvtrace.commands.ls import ls
+from kvtrace.commands.mend import mend
 from kvtrace.commands.outcomes import outcomes
 from kvtrace.commands.quality import quality
 from kvtrace.commands.query import query
@@ -46,6 +47,7 @@ app.command()(inspect)
 app.command()(ls)
 app.command()(scales)
 app.command()(calibrate)
+app.command()(mend)
 app.command()(replay)
 app.command()(query)
 app.command()(compare)

@@ -16,6 +16,7 @@ from kvtrace.calibration.manifest import Manifest
 from kvtrace.capacity.report import CapacityReport
 from kvtrace.gate.comparison import Comparison
 from kvtrace.gate.outcome import CheckOutcome
+from kvtrace.mend.model import Mended
 from kvtrace.quality.comparison import QualityComparison
 from kvtrace.report.before_after.model import BeforeAfter
 from kvtrace.report.scales.model import ScalesReport
@@ -27,6 +28,7 @@ _PUBLISHED: Final[dict[str, Any]] = {
     "capacity.schema.json": CapacityReport,
     "check.schema.json": CheckOutcome,
     "compare.schema.json": Comparison,
+    "mend.schema.json": Mended,
     "quality.schema.json": QualityComparison,
     "report.schema.json": Report,
     "scales.schema.json": ScalesReport,

@@ -31,7 +31,17 @@ MAY_IMPORT = {
     "runs": {"errors", "files", "plain_text", "trace"},
     "profile": {"errors", "files", "trace", "numerics", "version"},
     "scales": {"errors", "files", "plain_text", "trace", "numerics"},
-    "calibration": {"version", "errors", "files", "plain_text", "trace", "numerics", "profile", "scales"},
+    "calibration": {
+        "version",
+        "errors",
+        "figures",
+        "files",
+        "plain_text",
+        "trace",
+        "numerics",
+        "profile",
+        "scales",
+    },
     "candidates": {"errors", "plain_text", "trace", "numerics", "formats", "scales", "findings"},
     "attention": {"errors", "files", "trace", "numerics", "formats", "scales", "candidates"},
     "evaluation": {
@@ -49,6 +59,7 @@ MAY_IMPORT = {
         "findings",
         "trace",
     },
+    "remedies": {"calibration", "capture", "numerics", "plain_text", "scales", "trace"},
     "query": {"errors", "plain_text", "runs"},
     "stats": {"errors", "runs"},
     "outcomes": {"errors", "figures", "files", "plain_text", "trace", "version"},
@@ -66,6 +77,7 @@ MAY_IMPORT = {
         "findings",
     },
     "findings": {
+        "remedies",
         "figures",
         "not_visible",
         "errors",
@@ -90,10 +102,12 @@ MAY_IMPORT = {
         "formats",
         "gate",
         "query",
+        "remedies",
         "stats",
         "runs",
         "trace",
     },
+    "mend": {"calibration", "findings", "remedies", "report", "runs", "trace", "version"},
     "report/scales": {"errors", "figures", "plain_text", "findings", "numerics", "report", "scales", "trace"},
 }
 """Part of kvtrace → the other parts it may import. `commands`, `cli`, `api`, `schemas` and `reference` may

@@ -75,10 +75,12 @@ def with_kv_algorithm(
     return {**hf_quant_config, "quantization": {**inner, "kv_cache_quant_algo": "FP8"}}
 
 
-def needs_cache_flag(config: Mapping[str, Any]) -> bool:
-    """Whether vLLM takes the scales only where it is started with `--kv-cache-dtype fp8`."""
-    quantization = config.get("quantization_config")
-    return isinstance(quantization, dict) and quantization.get("quant_method") in _BY_FLAG
+def takes_scales_per_head(config: Mapping[str, Any]) -> bool:
+    """Whether a model with this config.json can declare scales per head: other methods take one a tensor."""
+    found = config.get("quantization_config") or text_config(config).get("quantization_config")
+    if not isinstance(found, dict):
+        return True
+    return str(found.get("quant_method")).lower().replace("compressed_tensors", METHOD) == METHOD
 
 
 def _require_loadable(method: str, granularity: Granularity, where: str) -> None:

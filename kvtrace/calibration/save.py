@@ -6,6 +6,7 @@ import json
 import re
 import struct
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,8 @@ import numpy as np
 
 from kvtrace.calibration.bfloat16 import bfloat16_bits, nearest_bfloat16
 from kvtrace.calibration.kv_scheme import with_kv_algorithm, with_kv_scheme
-from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.calibration.shard_copy import copy_without
+from kvtrace.errors import InputError, KVTraceError, OutputExistsError
 from kvtrace.files.staging import staged
 from kvtrace.scales.artifact import StoredScale, scales_sha256
 from kvtrace.scales.formats.compressed_tensors import is_kv_scale
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
 SCALES_FILE: Final = "model-kv-scales.safetensors"
 _INDEX_FILE: Final = f"model{INDEX_SUFFIX}"
 _KEY_PROJECTION: Final = re.compile(r"\.(?:k|qkv)_proj\.weight$")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    """How a deployable copy came about."""
+
+    num_linked: int
+    """Files that are symbolic links to the original's."""
+    copied: tuple[str, ...]
+    """Weight files that were copied, since other scales were to be left out of them."""
 
 
 def save_scales(
@@ -62,26 +74,29 @@ def save_checkpoint(
     scales: Mapping[tuple[int, str], Sequence[float]],
     *,
     manifest: Mapping[str, Any] | None = None,
-) -> None:
+) -> SavedCheckpoint:
     """Write a deployable copy of `checkpoint` with the scales: weights are symbolic links, the original is
-    only read.
+    only read. A weight file that holds KV-cache scales is copied without them.
 
-    Arguments as in `save_scales`. Raises also InputError: the checkpoint already holds KV-cache scales among
-    its weights, or its quantization method has no place for these.
+    Arguments as in `save_scales`. Raises also InputError: the checkpoint's quantization method has no place
+    for these scales.
     """
     directory, checkpoint = Path(directory), Path(checkpoint)
     source = open_source(checkpoint)
     if source.root != checkpoint or source.config is None:
         raise InputError(f"{checkpoint}: is not a checkpoint directory with a config.json")
     rewritten = checkpoint_configs(source, _granularity(scales))
-    weight_map = _weights_without_scales(source)
+    weight_map, mixed = _weights_without_scales(source)
     modules = _attention_modules(weight_map)
     content = _safetensors(scales, modules)
     weight_bytes = sum((checkpoint / name).stat().st_size for name in set(weight_map.values()))
     names = {tensor_name(layer, tensor, modules): SCALES_FILE for layer, tensor in scales}
     with _new_directory(directory) as partial:
-        for file in _files_to_link(checkpoint, set(weight_map.values()), rewritten):
+        linked = _files_to_link(checkpoint, set(weight_map.values()) - mixed.keys(), rewritten)
+        for file in linked:
             (partial / file.name).symlink_to(file.resolve())
+        for name, scales_in_it in mixed.items():
+            copy_without(checkpoint / name, partial / name, scales_in_it)
         (partial / SCALES_FILE).write_bytes(content)
         for name, config in rewritten.items():
             _write_json(partial / name, config)
@@ -89,6 +104,20 @@ def save_checkpoint(
         _write_json(partial / _INDEX_FILE, {"metadata": total, "weight_map": weight_map | names})
         if manifest is not None:
             _write_json(partial / MANIFEST_FILE, _signed(manifest, scales, modules))
+    return SavedCheckpoint(len(linked), tuple(mixed))
+
+
+def takes_scales(checkpoint: Path, granularity: Granularity) -> bool:
+    """Return whether `save_checkpoint` can write scales into a copy of `checkpoint`."""
+    try:
+        source = open_source(checkpoint)
+        if source.root != checkpoint or source.config is None:
+            return False
+        checkpoint_configs(source, granularity)
+        _weights_without_scales(source)
+    except KVTraceError:
+        return False
+    return True
 
 
 def checkpoint_configs(source: ArtifactSource, granularity: Granularity) -> dict[str, dict[str, Any]]:
@@ -170,22 +199,22 @@ def _shape(values: Sequence[float]) -> tuple[int, ...]:
     return (1,) if len(values) == 1 else (len(values), 1, 1)
 
 
-def _weights_without_scales(source: ArtifactSource) -> dict[str, str]:
-    """Return tensor → file of the weights; a file of nothing but KV-cache scales is left out."""
+def _weights_without_scales(source: ArtifactSource) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Return tensor → file of the weights, and file → KV-cache scales among its weights.
+
+    A file of nothing but KV-cache scales is left out.
+    """
     weight_map: dict[str, str] = {}
+    mixed: dict[str, set[str]] = {}
     for file in sorted({ref.path for ref in source.tensors}):
-        names = [ref.name for ref in source.tensors if ref.path == file]
-        scales = [name for name in names if is_kv_scale(name) or resembles_kv_scale(name)]
-        if scales and len(scales) < len(names):
-            raise InputError(
-                f"{file}: holds the KV-cache scale {scales[0]!r} among its weights, which a link cannot "
-                "leave out; give the checkpoint without KV-cache scales"
-            )
-        if not scales:
-            weight_map |= dict.fromkeys(names, file.name)
+        names = {ref.name for ref in source.tensors if ref.path == file}
+        scales = {name for name in names if is_kv_scale(name) or resembles_kv_scale(name)}
+        weight_map |= dict.fromkeys(sorted(names - scales), file.name)
+        if scales and scales != names:
+            mixed[file.name] = scales
     if not weight_map:
         raise InputError(f"{source.path}: holds no weights")
-    return weight_map
+    return weight_map, mixed
 
 
 def _attention_modules(names: Iterable[str]) -> dict[int, str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvtrace.calibration.calibrate import Calibration
+    from kvtrace.calibration.save import SavedCheckpoint
     from kvtrace.scales.artifact import Granularity
     from kvtrace.trace.format import ModelRecord
 
@@ -41,16 +42,19 @@ def check_target(output: Path, checkpoint: Path | None, model: ModelRecord, gran
         )
 
 
-def write_calibration(output: Path, calibration: Calibration, *, checkpoint: Path | None) -> None:
+def write_calibration(
+    output: Path, calibration: Calibration, *, checkpoint: Path | None
+) -> SavedCheckpoint | None:
     """Write scales, `kv_cache_scheme` and manifest to the new directory `output`.
 
-    Raises OutputExistsError and InputError as `save_scales` and `save_checkpoint` do.
+    Returns how the copy of `checkpoint` came about, where one was given. Raises OutputExistsError and
+    InputError as `save_scales` and `save_checkpoint` do.
     """
     manifest = manifest_of(calibration).model_dump(mode="json")
     if checkpoint is not None:
-        save_checkpoint(output, checkpoint, calibration.scales, manifest=manifest)
-    else:
-        save_scales(output, calibration.scales, model=_config(calibration.model), manifest=manifest)
+        return save_checkpoint(output, checkpoint, calibration.scales, manifest=manifest)
+    save_scales(output, calibration.scales, model=_config(calibration.model), manifest=manifest)
+    return None
 
 
 def write_sglang_file(output: Path, calibration: Calibration, *, num_ranks: int) -> Path:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from kvtrace.commands.candidate_options import TRACES  # noqa: TC001 -- Typer reads the annotations
 from kvtrace.commands.options import say
 from kvtrace.commands.trace_inputs import trace_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtrace.calibration.calibrate import Calibration
+    from kvtrace.remedies.step import Step
+    from kvtrace.trace.reader import Trace
 
 
 def calibrate(
@@ -63,13 +70,14 @@ def calibrate(
     require_extra("analysis", "calibrate", "torch")
     from kvtrace.calibration.calibrate import calibrate as calibrate_traces
     from kvtrace.calibration.dataset import DatasetRules
-    from kvtrace.calibration.kv_scheme import needs_cache_flag
     from kvtrace.calibration.recipe import Recipe
+    from kvtrace.calibration.saturated import saturation
     from kvtrace.calibration.text import calibration_text
     from kvtrace.calibration.write import check_target, write_calibration, write_sglang_file
     from kvtrace.commands.progress import show_progress
     from kvtrace.numerics import find_engine
-    from kvtrace.scales.source import open_source
+    from kvtrace.remedies.new_scales import NO_CHECKPOINT
+    from kvtrace.remedies.text import steps_text, written_text
     from kvtrace.trace.reader import open_trace
 
     recipe = Recipe(
@@ -93,12 +101,33 @@ def calibrate(
     check_target(output, checkpoint, opened[0].record.model, recipe.granularity)
     with show_progress("count") as progress:
         calibration = calibrate_traces(opened, recipe, rules, progress)
-    write_calibration(output, calibration, checkpoint=checkpoint)
+    saved = write_calibration(output, calibration, checkpoint=checkpoint)
+    told = [calibration_text(calibration)]
+    if clipped := saturation(opened, calibration.calibrated):
+        told.append(f"{clipped.text(calibration.model.dtype)}.")
+    if saved is not None:
+        told.append(written_text(str(output), str(checkpoint), saved.num_linked, saved.copied))
+        told.append(steps_text(_next(opened, calibration, output, checkpoint)))
+    else:
+        told.append(f"Written to {output}\n{NO_CHECKPOINT}.")
     if sglang_json is not None:
         written = write_sglang_file(output, calibration, num_ranks=sglang_json)
-    told = [f"{calibration_text(calibration)}\nWritten to {output}"]
-    if sglang_json is not None:
         told.append(f"For SGLang: --quantization-param-path {written} --kv-cache-dtype fp8_e4m3")
-    if needs_cache_flag(open_source(output).config or {}):
-        told.append("Serve it with --kv-cache-dtype fp8: its configuration alone does not make vLLM do so.")
     say("\n".join(told) + "\n")
+
+
+def _next(
+    traces: Sequence[Trace], calibration: Calibration, output: Path, checkpoint: Path | None
+) -> tuple[Step, ...]:
+    from kvtrace.remedies.new_scales import NewScales
+
+    made = NewScales(
+        traces=tuple(str(trace.path) for trace in traces),
+        model=calibration.model,
+        engine=traces[0].record.engine,
+        granularity=calibration.recipe.granularity,
+        headroom=calibration.recipe.headroom,
+        checkpoint=str(checkpoint),
+        output=str(output),
+    )
+    return made.after()

@@ -72,6 +72,15 @@ def find_backend(name: str) -> Backend:
     return found
 
 
+def is_known(name: str) -> bool:
+    """Return whether kvtrace knows a backend.
+
+    >>> is_known("cpu-attn"), is_known("one of next year")
+    (True, False)
+    """
+    return _known(name) is not None
+
+
 def honours_per_head(name: str | None) -> bool:
     """Return whether a backend takes one scale per head: FlashAttention (3 and later) alone.
 

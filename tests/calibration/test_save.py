@@ -19,6 +19,7 @@ from kvtrace.calibration.save import save_checkpoint, save_scales
 from kvtrace.calibration.sglang_file import sglang_document
 from kvtrace.errors import InputError, OutputExistsError
 from kvtrace.scales import load_artifact, resolve
+from kvtrace.trace.fingerprint import weights_digest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,10 +122,23 @@ def test_scales_that_the_checkpoint_already_has_in_a_file_of_their_own_are_repla
     assert (tmp_path / "second" / "model.safetensors").resolve() == (original / "model.safetensors").resolve()
 
 
-def test_scales_among_the_weights_are_refused_since_a_link_cannot_leave_them_out(tmp_path: Path) -> None:
-    original = checkpoint(tmp_path / "model", WEIGHTS | {"model.layers.0.self_attn.k_scale": [0.5]})
-    with pytest.raises(InputError, match="among its weights"):
-        save_checkpoint(tmp_path / "copy", original, PER_TENSOR)
+def test_a_file_with_scales_among_its_weights_is_copied_without_them(tmp_path: Path) -> None:
+    old = {f"model.layers.{n}.self_attn.{t}_scale": [0.5] for n in range(2) for t in "kv"}
+    weights = {name: torch.randn(16, 8, dtype=torch.bfloat16) for name in WEIGHTS}
+    original = checkpoint(tmp_path / "model", weights | old)
+    (original / "tokenizer.json").write_text("{}")
+    saved = save_checkpoint(tmp_path / "copy", original, PER_TENSOR)
+    assert (saved.num_linked, saved.copied) == (1, ("model.safetensors",))
+    kept = load_file(tmp_path / "copy" / "model.safetensors")
+    assert kept.keys() == weights.keys()
+    assert all(torch.equal(kept[name], weights[name]) for name in weights)
+    artifact = load_artifact(tmp_path / "copy")
+    assert {s.values for s in artifact.scales} == {(s,) for s in nearest_bfloat16([0.03, 1.03]).tolist()}
+    assert load_file(original / "model.safetensors").keys() == weights.keys() | old.keys()
+    assert weights_digest(tmp_path / "copy") == weights_digest(original)
+
+
+def test_scales_without_weights_are_no_checkpoint(tmp_path: Path) -> None:
     only = compressed(tmp_path / "only", {"0.k": [0.5]})
     with pytest.raises(InputError, match="holds no weights"):
         save_checkpoint(tmp_path / "copy", only, PER_TENSOR)

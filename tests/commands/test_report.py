@@ -176,7 +176,7 @@ def test_what_mends_scales_per_head_that_a_backend_refuses_makes_scales_per_tens
     assert refused.returncode == 0, refused.stderr
     findings = {one["id"]: one for one in json.loads(refused.stdout)["findings"]}
     command = findings["invalid-artifact"]["command"]
-    assert command == f"kvtrace calibrate {trace} --headroom 2 --granularity tensor -o NEW"
+    assert command == f"kvtrace calibrate {trace} --headroom 2 --granularity tensor -o day-scales"
     assert findings["invalid-artifact"]["candidate"] == "per-head"
     # Nothing is collapsed where nothing starts.
     assert "per-head-collapsed" not in findings

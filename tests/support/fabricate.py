@@ -187,9 +187,9 @@ def _write_records(
         trace_id=trace_id_of(path),
         created_at=time.time(),
         model=ModelRecord(
-            name="fabricated",
             dtype=dtype,  # type: ignore[arg-type]
             **{
+                "name": "fabricated",
                 "num_layers": len({layer for layer, _ in tensors}),
                 "num_attention_heads": num_heads,
                 "num_kv_heads": num_heads,

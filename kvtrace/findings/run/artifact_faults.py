@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.errors import SchemaVersionError
 from kvtrace.findings.artifact.rules import RULES
 from kvtrace.findings.finding import IN_EFFECT, Finding
+from kvtrace.findings.remedies import recalibrate_command, scales_command
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.example import RunExample, RunRule
-from kvtrace.findings.wording import recalibrate_command, scales_command
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:

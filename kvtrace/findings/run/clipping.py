@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import percent, times
 from kvtrace.findings.finding import TENSORS, Finding, confidence_of
+from kvtrace.findings.remedies import recalibrate_command
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import Row, bound, stratum_of
 from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, RunRule
 from kvtrace.findings.run.own_dtype import without_fp8
-from kvtrace.findings.wording import recalibrate_command, skip_layers_flag, some_heads
+from kvtrace.findings.wording import skip_layers_flag, some_heads
 from kvtrace.plain_text import plain
 from kvtrace.stats.fractions import fraction_intervals, request_sums
 

@@ -10,11 +10,11 @@ import numpy as np
 from kvtrace.figures import times
 from kvtrace.findings.artifact.rules import RULES as AUDITED
 from kvtrace.findings.finding import TENSORS, Finding
+from kvtrace.findings.remedies import recalibrate_command
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.drift import located_clipping
 from kvtrace.findings.run.example import CLIPS, HEADS, Clipped, RunExample, RunRule, Traffic
-from kvtrace.findings.wording import recalibrate_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,13 +13,14 @@ import numpy as np
 
 from kvtrace.figures import percent
 from kvtrace.findings.finding import Finding, Where, confidence_of, tensors_in
+from kvtrace.findings.remedies import recalibrate_command
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.clipping import K_CLIPS, V_CLIPS, clipping_heads
 from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, RunRule, Traffic
 from kvtrace.findings.run.own_dtype import without_fp8
 from kvtrace.findings.run.strata_split import ClippedUnits, Drift, Located, Split, locate
-from kvtrace.findings.wording import recalibrate_command, some_heads, tensors_of
+from kvtrace.findings.wording import some_heads, tensors_of
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:

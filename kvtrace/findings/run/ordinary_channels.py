@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import percent, times
 from kvtrace.findings.finding import Finding, tensors_in
+from kvtrace.findings.remedies import recalibrate_command
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import HIDDEN_LOSS, ORDINARY, RunExample, RunRule
 from kvtrace.findings.run.underflow import evidence_sql, losing_heads, severity_of
-from kvtrace.findings.wording import recalibrate_command, skip_layers_flag, some_heads
+from kvtrace.findings.wording import skip_layers_flag, some_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

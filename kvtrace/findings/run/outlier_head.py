@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import percent, times
 from kvtrace.findings.finding import Finding, tensors_in
+from kvtrace.findings.remedies import NEEDS_PER_HEAD, per_head_scales, takes_per_head
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.example import FLUSHES, RunExample, RunRule
 from kvtrace.findings.run.underflow import error_of, evidence_sql, losing_by, severity_of
-from kvtrace.findings.wording import calibrate_command, some_heads
+from kvtrace.findings.wording import skip_layers_flag, some_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +31,11 @@ def check(case: Case) -> Iterator[Finding]:
                 (one.widest["layer"], one.widest["kv_head"], one.widest["tensor"]) for one in losing
             )
         )
+        layers = tuple(sorted({one.head[0] for one in losing}))
+        is_taken = takes_per_head(case, subject)
         lost = error_of(worst.row) / subject.floor if subject.floor else 0.0
         yield Finding(
-            id="outlier-head",
+            id=NEEDS_PER_HEAD,
             severity=severity_of(losing),
             candidate=subject.name,
             message=(
@@ -43,25 +46,28 @@ def check(case: Case) -> Iterator[Finding]:
                 f"A scale per head would bring its error down by {times(max(lost, 1.0))}, to the rounding "
                 "floor"
             ),
-            action="Calibrate per head (needs FlashAttention 3 or later: others collapse it to the maximum)",
-            command=calibrate_command(case, "--granularity attn_head"),
+            action="Calibrate per head (needs FlashAttention 3 or later: others collapse it to the maximum)"
+            if is_taken
+            else "This engine takes one scale for all heads of a layer. Leave these layers in BF16: "
+            f"{skip_layers_flag(layers)}",
+            command=per_head_scales(case, subject).calibrate_command if is_taken else None,
+            remedy="recalibrate" if is_taken else "leave layers",
             evidence=tuple(case.rows(sql, 10)),
             sql=sql,
             heads=tuple(one.head for one in losing),
             tensors=tensors_in(one.head for one in losing),
-            layers=tuple(sorted({one.head[0] for one in losing})),
+            layers=layers,
             impact=worst.row["flushed_frac"],
         )
 
 
 RULE: Final = RunRule(
-    id="outlier-head",
+    id=NEEDS_PER_HEAD,
     headline="One head sets the scale for all heads of its layer",
     about="format",
     role="symptom",
     loss="flushes",
     tier=Tier.head,
-    mended_by="recalibrate",
     check=check,
     invalid=(RunExample(sums={(0, 0, "k"): FLUSHES | {"max_abs": 1.0}}),),
     valid=(

@@ -8,10 +8,10 @@ from kvtrace.findings.artifact.per_head_collapsed import RULE as PER_HEAD_COLLAP
 from kvtrace.findings.artifact.rank_scales_everywhere import RULE as RANK_SCALES_EVERYWHERE
 from kvtrace.findings.artifact.scales_not_loaded import WHAT_IF
 from kvtrace.findings.finding import IN_EFFECT, Finding, tensors_in
+from kvtrace.findings.remedies import recalibrate_command, scales_command
 from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.example import RunExample, RunRule
-from kvtrace.findings.wording import calibrate_command, scales_command
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -80,13 +80,14 @@ def _default(case: Case, effective: Sequence[Row]) -> Iterator[Finding]:
     layers = sorted({row["layer"] for row in ones})
     everywhere = len(ones) == len(effective)
     where = "every layer" if everywhere else f"{len(layers)} layers ({_span(layers)})"
+    ran = next(one for one in case.subjects if one.in_effect)
     yield Finding(
         id="scales-not-loaded",
         severity="warning",
-        candidate=next((one.name for one in case.subjects if one.in_effect), None),
+        candidate=ran.name,
         message=f"the engine used 1.0 in {where}: no calibrated scale was in effect there",
         action="If a checkpoint with scales was meant, give it with --scales and ask again. Else make some",
-        command=calibrate_command(case, "--headroom 2"),
+        command=recalibrate_command(case, ran),
         remedy="recalibrate",
         evidence=tuple(ones[:10]),
         sql=bound(_EFFECTIVE),

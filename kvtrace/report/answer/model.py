@@ -7,6 +7,8 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import ConfigDict
 
+from kvtrace.remedies.step import Step  # noqa: TC001 -- pydantic reads the annotations
+
 State = Literal["fault", "warning", "sound", "too few", "not measured"]
 Kind = Literal[
     "as served",  # the scales that ran, with nothing against them
@@ -54,6 +56,8 @@ class Action:
     """One command to run as it stands."""
     until: str | None
     """How to serve until that is done; None: nothing is at stake now."""
+    steps: tuple[Step, ...] = ()
+    """All the way to a mended deployment, in order; empty: no scales have to be made. Since 1.3."""
 
 
 @dataclass(frozen=True, slots=True)
