@@ -129,6 +129,7 @@ WRITERS: Final = {
     "report": Written("text", _forced("report", "{trace}")),
     "report --json": Written("json", _forced("report", "{run}", "--json")),
     "report --format html": Written("html", _forced("report", "{run}", "--format", "html")),
+    "report --page": Written("html", lambda i, o: ("report", i.run, "--page", o, "--force")),
     "calibrate": Written("scales", lambda i, o: ("calibrate", i.every_layer, "-o", o), replaces=False),
     "compare": Written("text", _forced("compare", "{run}")),
     "check": Written("text", _forced("check", "{run}", "--policy", "{policy}", "--candidate", SCALES.name)),

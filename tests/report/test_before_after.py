@@ -127,6 +127,26 @@ def test_what_differs_besides_is_named_and_what_is_the_same_is_counted_in_one_li
     assert "chat template digest not recorded → 41d0" in text
 
 
+def test_of_the_engines_settings_each_that_differs_is_named_in_words(tmp_path: Path) -> None:
+    before, after = two_runs(tmp_path, SOUND, SOUND)
+    for run, most in ((before, 8), (after, 16)):
+        record = open_record(run.path)
+        settings = {
+            "scheduler_config": {"max_num_seqs": most, "policy": "fcfs"},
+            "cache_config": {"sliding_window": None},
+            "v2_model_runner": most > 8,
+        }
+        manifest = record.manifest.model_copy(update={"effective_args": settings})
+        write_record(run.path, record.model_copy(update={"manifest": manifest}))
+    told = build_before_after(open_run(before.path), open_run(after.path))
+    assert set(told.differs) == {
+        Difference("scheduler: max num seqs", "8", "16"),
+        Difference("engine: v2 model runner", "no", "yes"),
+    }
+    assert "cache settings" in told.same
+    assert "_config" not in before_after_text(told) + before_after_html(told)
+
+
 def test_two_deployments_are_never_pooled(tmp_path: Path) -> None:
     twice = RunExample(traffic=(Traffic(requests=16),), live=1.5)
     told = told_of(tmp_path, SOUND, twice)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.figures import percent, times
+from kvtrace.figures import count, percent, times
 from kvtrace.findings.finding import TENSORS, Finding, confidence_of
 from kvtrace.findings.remedies import recalibrate_command
 from kvtrace.findings.rule import Tier
@@ -183,14 +183,13 @@ def _finding(case: Case, subject: Subject, tensor: Tensor, clipping: Sequence[Cl
         confidence=confidence_of(affected),
         candidate=subject.name,
         message=(
-            f"{tensor.upper()} clips in {len(heads)} of {len(total)} heads ({some_heads(heads)}). "
-            f"Loses most: layer {worst['layer']} head {worst['kv_head']} clips "
-            f"{percent(worst['num_clipped'] / worst['num_values'])} of its own values, which make "
-            f"{percent(worst['clip_error_frac'] or 0.0)} of its squared error; it loses "
-            f"{percent(clipping[0].worst)} of its energy{clipping[0].where}, its largest value is "
-            f"{times(worst['max_abs'] / worst['covered_amax'])} the covered one, and an estimated "
-            f"{percent(share)} of its vectors clip (95 %: {percent(low)} to {percent(high)}), "
-            f"seen in {affected} of {requests} requests"
+            f"{tensor.upper()} clips enough to matter in {len(heads)} of {count(len(total), 'head')} "
+            f"({some_heads(heads)}). Loses most: layer {worst['layer']} head {worst['kv_head']} loses "
+            f"{percent(clipping[0].worst)} of its energy{clipping[0].where} and uses "
+            f"{times(worst['max_abs'] / worst['covered_amax'])} of its range. It clips "
+            f"{percent(worst['num_clipped'] / worst['num_values'])} of its values, in an estimated "
+            f"{percent(share)} of its tokens (95 %: {percent(low)} to {percent(high)}) and in "
+            f"{affected} of {count(requests, 'request')}"
         ),
         action=_action(case, subject, heads, beyond, len({row["layer"] for row in total})),
         command=recalibrate_command(case, subject),

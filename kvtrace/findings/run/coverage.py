@@ -42,13 +42,13 @@ def check(case: Case) -> Iterator[Finding]:
     ]
     if captured < MIN_REQUESTS:
         message = (
-            f"NOT ENOUGH COVERAGE to tell: {captured} captured requests; below {MIN_REQUESTS} what is not "
-            "seen may still be there, however many tokens they have"
+            f"too few requests to tell: {captured} captured; below {MIN_REQUESTS} what is not seen may "
+            "still be there, however many tokens they have"
         )
         action = "Capture more requests: raise the sampled fraction of requests rather than of positions."
     elif lost > _MAX_LOST * (kept + lost):
         message = (
-            f"NOT ENOUGH COVERAGE to tell: {lost:,} of {kept + lost:,} sampled rows were lost, so what was "
+            f"too little was kept to tell: {lost:,} of {kept + lost:,} sampled rows were lost, so what was "
             "captured is not the traffic"
         )
         action = (

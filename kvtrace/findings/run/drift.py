@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvtrace.figures import percent
+from kvtrace.figures import count, percent
 from kvtrace.findings.finding import Finding, Where, confidence_of, tensors_in
 from kvtrace.findings.remedies import recalibrate_command
 from kvtrace.findings.rule import Tier
@@ -142,10 +142,10 @@ def _finding(case: Case, subject: Subject, drifts: Sequence[Drift], octaves: Col
         confidence="medium" if alike and confidence == "high" else confidence,
         candidate=subject.name,
         message=(
-            f"activation drift {_words(split)}{alike}: there {percent(first.inside_frac)} of the vectors of "
-            f"{len(heads)} {tensors_of(heads)} heads ({some_heads(heads)}) clip, by an estimate from "
-            f"{first.num_requests} requests (at least {percent(first.inside_low)} at 97.5 %), elsewhere "
-            f"{percent(first.outside_frac)}"
+            f"activation drift {_words(split)}{alike}: there {percent(first.inside_frac)} of the tokens of "
+            f"{count(len(heads), f'{tensors_of(heads)} head')} ({some_heads(heads)}) clip, elsewhere "
+            f"{percent(first.outside_frac)}; estimated from {count(first.num_requests, 'request')}, at least "
+            f"{percent(first.inside_low)} at 97.5 %"
         ),
         action=_action(case, subject, split, octaves),
         command=recalibrate_command(case, subject),

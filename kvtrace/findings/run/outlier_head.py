@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.figures import percent, times
+from kvtrace.figures import count, percent, times
 from kvtrace.findings.finding import Finding, tensors_in
 from kvtrace.findings.remedies import NEEDS_PER_HEAD, per_head_scales, takes_per_head
 from kvtrace.findings.rule import Tier
@@ -40,11 +40,10 @@ def check(case: Case) -> Iterator[Finding]:
             candidate=subject.name,
             message=(
                 f"one head sets the scale per tensor for its layer: {some_heads(wide)}. "
-                f"{len(losing)} other heads get up to {times(worst.headroom)} the range they need and lose "
-                f"their small values; most in layer {worst.head[0]} head {worst.head[1]} "
-                f"{worst.head[2].upper()}, {percent(worst.row['flushed_frac'])} of its values flushed. "
-                f"A scale per head would bring its error down by {times(max(lost, 1.0))}, to the rounding "
-                "floor"
+                f"In {count(len(losing), 'other head')} the range is up to {times(worst.headroom)} what is "
+                f"needed; loses most: layer {worst.head[0]} head {worst.head[1]} {worst.head[2].upper()}, "
+                f"{percent(worst.row['flushed_frac'])} of its values flushed. A scale per head would bring "
+                f"its error down by {times(max(lost, 1.0))}, to the rounding floor"
             ),
             action="Calibrate per head (needs FlashAttention 3 or later: others collapse it to the maximum)"
             if is_taken

@@ -102,7 +102,7 @@ def _not_what_ran(case: Case, meant: Subject, different: Sequence[Row]) -> Findi
     first = different[0]
     name = plain(meant.name, 40)
     if len(ones) == len(different):
-        what = f"scales NOT LOADED: the engine used 1.0 where {name} ships others"
+        what = f"the scales were not loaded: the engine used 1.0 where {name} ships others"
         action = "Read what the loader does with the file; restart, capture again and compare"
     else:
         what = f"other scales ran: those in effect are not {name}'s"

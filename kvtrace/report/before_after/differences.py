@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from kvtrace.report.sections import Report
     from kvtrace.runs.open import Run
 
+_GROUP: Final = " settings"
 _OF_ITSELF: Final = ("trace_sha256", "evaluation_corpus_sha256", "baseline_id", "candidate_id")
 """Differ between any two deployments, or say nothing of either."""
 _NAMES: Final = {"evaluator_revision": "kvtrace version", "kv_dtype": "cache dtype"}
 _ARGUMENTS: Final = "effective_args"
+_Value = str | dict[str, str] | None
+"""A fact in words; of a group of settings each by its own name; None: not recorded."""
 
 
 def differences(
@@ -33,20 +36,29 @@ def differences(
         if first == second and first is not None:
             same.append(name)
         elif first != second:
-            differ.append(Difference(name, first, second))
+            differ += _differing(name, first, second)
     return differ, same
 
 
-def _facts(run: Run, report: Report) -> Iterator[tuple[str, str | None]]:
+def _differing(name: str, first: _Value, second: _Value) -> Iterator[Difference]:
+    """Yield what differs; of a group of settings the ones that do."""
+    if not isinstance(first, dict) and not isinstance(second, dict):
+        yield Difference(name, first, second)
+        return
+    old, new = (one if isinstance(one, dict) else {} for one in (first, second))
+    for key in dict.fromkeys((*old, *new)):
+        if old.get(key) != new.get(key):
+            yield Difference(f"{name.removesuffix(_GROUP)}: {key}", old.get(key), new.get(key))
+
+
+def _facts(run: Run, report: Report) -> Iterator[tuple[str, _Value]]:
     yield "model", ", ".join(sorted({source.model for source in report.sources}))
     manifest = run.record.manifest.given()
     held = {name: value for name, value in constants(run).items() if name != _ARGUMENTS}
     for name, value in (_as_texts(manifest) | held).items():
         if name not in _OF_ITSELF:
-            yield _NAMES.get(name, name.replace("_", " ")), value
-    arguments = manifest.get(_ARGUMENTS) or {}
-    for name, value in _as_texts(arguments).items():
-        yield f"engine's {name}", value
+            yield _NAMES.get(name, _words(name)), value
+    yield from _settings(manifest.get(_ARGUMENTS) or {})
     yield "device", ", ".join(sorted({source.device for source in report.sources}))
     yield from _scales(report)
     yield from _traffic(report)
@@ -56,12 +68,32 @@ def _as_texts(values: dict[str, Any]) -> dict[str, str | None]:
     return {name: _as_text(value) for name, value in values.items() if name != _ARGUMENTS}
 
 
+def _settings(arguments: dict[str, Any]) -> Iterator[tuple[str, _Value]]:
+    """Yield the engine's settings, those of one of its parts together.
+
+    >>> dict(_settings({"scheduler_config": {"max_num_seqs": 8, "policy": None}, "enforce_eager": False}))
+    {'scheduler settings': {'max num seqs': '8', 'policy': 'none'}, 'engine: enforce eager': 'no'}
+    """
+    for name, value in arguments.items():
+        if isinstance(value, dict) and value:
+            group = {_words(key): _as_text(one) or "none" for key, one in value.items()}
+            yield _words(name.removesuffix("_config")) + _GROUP, group
+        else:
+            yield f"engine: {_words(name)}", _as_text(value)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _as_text(value: Any) -> str | None:
     """Return a recorded value for people; None: not recorded.
 
-    >>> [_as_text(value) for value in ((), [0, 29], {"a": 1}, None)]
-    ['none', '0, 29', '{"a": 1}', None]
+    >>> [_as_text(value) for value in ((), [0, 29], {"a": 1}, True, None)]
+    ['none', '0, 29', '{"a": 1}', 'yes', None]
     """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, list | tuple):

@@ -24,7 +24,7 @@ def candidate_table(candidates: Sequence[CandidateSummary]) -> Iterator[str]:
     for candidate in candidates:
         name = padded(candidate.candidate, _CANDIDATE)
         if candidate.status == "invalid":
-            yield f"  {name}     invalid, see above"
+            yield f"  {name}     cannot be used: see below"
         elif candidate.kind == "bf16":
             yield f"  {name}     not quantized: nothing is lost"
         else:
