@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from kvtrace.commands.calibrate import calibrate
+from kvtrace.commands.candidate_options import CommandThatReplays
 from kvtrace.commands.capacity import capacity
 from kvtrace.commands.capture import capture
 from kvtrace.commands.check import check
@@ -42,15 +43,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(report)
+app.command(cls=CommandThatReplays)(report)
 app.command()(inspect)
 app.command()(ls)
-app.command()(scales)
+app.command(cls=CommandThatReplays)(scales)
 app.command()(calibrate)
 app.command()(mend)
-app.command()(replay)
+app.command(cls=CommandThatReplays)(replay)
 app.command()(query)
-app.command()(compare)
+app.command(cls=CommandThatReplays)(compare)
 app.command()(check)
 app.command()(capacity)
 app.command()(outcomes)

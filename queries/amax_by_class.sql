@@ -63,29 +63,24 @@ maxima AS (
   GROUP BY ALL
 ),
 ranked AS (
-  SELECT *,
-    row_number() OVER (same ORDER BY amax) AS place,
-    count(*) OVER same AS num_requests
+  SELECT tensor, layer, kv_head, class, class_number,
+    list(amax ORDER BY amax) AS maxima, count(*) AS num_requests
   FROM maxima
-  WINDOW same AS (PARTITION BY tensor, layer, kv_head, class)
-  QUALIFY num_requests >= coalesce(getvariable('min_requests')::BIGINT, 3)
-),
-sized AS (
-  SELECT *, min(num_requests) OVER (PARTITION BY tensor, layer, kv_head)
-    AS num_compared
-  FROM ranked
+  GROUP BY ALL
+  HAVING num_requests >= coalesce(getvariable('min_requests')::BIGINT, 3)
 ),
 -- Of N requests the i-th narrowest is the widest of n in C(i - 1, n - 1) of
 -- C(N, n) choices.
 expected AS (
-  SELECT tensor, layer, kv_head, class, class_number, num_requests,
-    num_compared, max(amax) AS live_amax,
-    sum(amax * exp(
-      log_choose(greatest(place, num_compared) - 1, num_compared - 1)
-      - log_choose(num_requests, num_compared)
-    )) FILTER (place >= num_compared) AS expected_amax
-  FROM sized
-  GROUP BY ALL
+  SELECT *, min(num_requests) OVER head AS num_compared,
+    maxima[-1] AS live_amax,
+    list_sum([
+      maxima[i] * exp(log_choose(i - 1, num_compared - 1)
+        - log_choose(num_requests, num_compared))
+      FOR i IN range(num_compared, num_requests + 1)
+    ]) AS expected_amax
+  FROM ranked
+  WINDOW head AS (PARTITION BY tensor, layer, kv_head)
 ),
 compared AS (
   SELECT *,

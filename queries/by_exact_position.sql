@@ -51,13 +51,6 @@ WITH strata AS (
 SELECT candidate, tensor, stratum.phase, stratum.position_from,
   stratum.position_from + coalesce(getvariable('width')::BIGINT, 256) - 1
     AS position_to,
-  vectors_out_of_range_frac, vectors_clipped_frac, vectors_clipped_low,
-  vectors_clipped_high, num_requests, num_incomplete_requests, num_tokens,
-  num_vectors, num_vectors_out_of_range, num_vectors_clipped, num_heads,
-  num_heads_out_of_range, worst_layer, worst_kv_head,
-  worst_vectors_clipped_frac
-FROM vector_totals(strata)
-  JOIN quantizing USING (candidate)
-  JOIN coverage(strata) USING (stratum)
-  LEFT JOIN vector_intervals(strata) USING (candidate, tensor, stratum)
+  * EXCLUDE (ordinal, candidate, tensor, stratum)
+FROM vector_strata(strata)
 ORDER BY ordinal, tensor, stratum.phase DESC, stratum.position_from;

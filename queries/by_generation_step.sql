@@ -55,13 +55,6 @@ SELECT candidate, tensor, stratum AS step_from,
     stratum + getvariable('width')::BIGINT - 1,
     octave_to(octave_of(stratum))
   ) AS step_to,
-  vectors_out_of_range_frac, vectors_clipped_frac, vectors_clipped_low,
-  vectors_clipped_high, num_requests, num_incomplete_requests, num_tokens,
-  num_vectors, num_vectors_out_of_range, num_vectors_clipped, num_heads,
-  num_heads_out_of_range, worst_layer, worst_kv_head,
-  worst_vectors_clipped_frac
-FROM vector_totals(strata)
-  JOIN quantizing USING (candidate)
-  JOIN coverage(strata) USING (stratum)
-  LEFT JOIN vector_intervals(strata) USING (candidate, tensor, stratum)
+  * EXCLUDE (ordinal, candidate, tensor, stratum)
+FROM vector_strata(strata)
 ORDER BY ordinal, tensor, step_from;

@@ -52,54 +52,36 @@ WITH of_request AS (
     sum(weight) AS n
   FROM chosen_vectors JOIN chosen_tokens USING (source, "row")
   WHERE absmax_code IS NOT NULL
-  GROUP BY GROUPING SETS (
-    (source, request, tensor, layer, kv_head),
-    (source, request, tensor, layer, kv_head, workload),
-    (source, request, tensor, layer, kv_head, phase, position_octave),
-    (source, request, tensor, phase, position_octave)
+  GROUP BY source, request, tensor, GROUPING SETS (
+    (layer, kv_head), (layer, kv_head, workload),
+    (layer, kv_head, phase, position_octave), (phase, position_octave)
   )
 ),
 beyond AS (
   SELECT candidate, source, request, tensor,
     stratum_of(layer, kv_head, workload, phase, position_octave) AS stratum,
-    count(*) AS num_out_of_range,
-    count(*) FILTER (is_clipped) AS num_clipped,
+    count(*) AS num_vectors_out_of_range,
+    count(*) FILTER (is_clipped) AS num_vectors_clipped,
     sum(weight) AS out_of_range,
     coalesce(sum(weight) FILTER (is_clipped), 0) AS clipped
   FROM vectors_out_of_range JOIN chosen_tokens USING (source, "row")
-  GROUP BY GROUPING SETS (
-    (candidate, source, request, tensor, layer, kv_head),
-    (candidate, source, request, tensor, layer, kv_head, workload),
-    (candidate, source, request, tensor, layer, kv_head, phase,
-      position_octave),
-    (candidate, source, request, tensor, phase, position_octave)
+  GROUP BY candidate, source, request, tensor, GROUPING SETS (
+    (layer, kv_head), (layer, kv_head, workload),
+    (layer, kv_head, phase, position_octave), (phase, position_octave)
   )
 ),
 trials AS (
-  SELECT tensor, stratum,
+  SELECT candidate, tensor, stratum,
     count(*) AS num_requests,
     sum(num_vectors)::BIGINT AS num_vectors,
     sum(n) AS sum_trials,
     sum(n * n) AS sum_trials_sq
-  FROM of_request
-  GROUP BY tensor, stratum
-),
-events AS (
-  SELECT candidate, tensor, stratum,
-    sum(num_out_of_range)::BIGINT AS num_vectors_out_of_range,
-    sum(num_clipped)::BIGINT AS num_vectors_clipped,
-    count(*) AS num_affected_out_of_range,
-    sum(out_of_range) AS sum_out_of_range,
-    sum(out_of_range * out_of_range) AS sum_out_of_range_sq,
-    sum(out_of_range * n) AS sum_out_of_range_trials,
-    max(out_of_range / n) AS max_request_out_of_range,
-    count(*) FILTER (clipped > 0) AS num_affected_clipped,
-    sum(clipped) AS sum_clipped,
-    sum(clipped * clipped) AS sum_clipped_sq,
-    sum(clipped * n) AS sum_clipped_trials,
-    max(clipped / n) AS max_request_clipped
-  FROM beyond JOIN of_request USING (source, request, tensor, stratum)
+  FROM of_request JOIN candidate_sources USING (source)
   GROUP BY candidate, tensor, stratum
+),
+affected AS (
+  SELECT * EXCLUDE (num_vectors)
+  FROM beyond JOIN of_request USING (source, request, tensor, stratum)
 ),
 value_sums AS (
   SELECT candidate, tensor,
@@ -108,11 +90,9 @@ value_sums AS (
     sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1",
     max(max_abs) AS max_abs
   FROM chosen_cells JOIN sampling USING (source, sampling_id)
-  GROUP BY GROUPING SETS (
-    (candidate, tensor, layer, kv_head),
-    (candidate, tensor, layer, kv_head, workload),
-    (candidate, tensor, layer, kv_head, phase, position_octave),
-    (candidate, tensor, phase, position_octave)
+  GROUP BY candidate, tensor, GROUPING SETS (
+    (layer, kv_head), (layer, kv_head, workload),
+    (layer, kv_head, phase, position_octave), (phase, position_octave)
   )
 )
 SELECT candidate, tensor, stratum.layer, stratum.kv_head, stratum.workload,
@@ -120,16 +100,15 @@ SELECT candidate, tensor, stratum.layer, stratum.kv_head, stratum.workload,
   share(COLUMNS('^w_(out_of_range|clipped|flushed)$'), w_values) AS "\1_frac",
   share(w_sq_clip_error, w_sq_error) AS clip_error_frac,
   sqnr_db(w_sq_signal, w_sq_error) AS sqnr_db,
-  max_abs, num_requests, num_vectors,
+  max_abs, v.num_requests, num_vectors,
   coalesce(COLUMNS('^num_vectors_'), 0) AS "\0",
-  sum_trials, sum_trials_sq,
-  coalesce(
-    COLUMNS('^(num_affected|sum|max_request)_(out_of_range|clipped)'), 0
-  ) AS "\0"
+  v.sum_trials, v.sum_trials_sq,
+  coalesce(COLUMNS('^(num_affected|sum|max_request)_out'), 0) AS "\0",
+  coalesce(COLUMNS('^(num_affected|sum|max_request)_clipped'), 0) AS "\0"
 FROM value_sums
   JOIN quantizing USING (candidate)
-  LEFT JOIN trials USING (tensor, stratum)
-  LEFT JOIN events USING (candidate, tensor, stratum)
+  LEFT JOIN trials AS v USING (candidate, tensor, stratum)
+  LEFT JOIN request_columns(affected) USING (candidate, tensor, stratum)
 ORDER BY ordinal, tensor, stratum.layer NULLS FIRST, stratum.kv_head,
   stratum.workload NULLS FIRST, stratum.phase DESC NULLS FIRST,
   position_octave;

@@ -39,10 +39,8 @@ WITH places AS (
       'num_tokens': sum(num_rows)::BIGINT
     } AS place
   FROM chosen_cells JOIN sampling USING (source, sampling_id)
-  GROUP BY GROUPING SETS (
-    (candidate, tensor, layer, kv_head, position_octave),
-    (candidate, tensor, layer, kv_head, workload)
-  )
+  GROUP BY candidate, tensor, layer, kv_head,
+    GROUPING SETS ((position_octave), (workload))
   HAVING sum(num_out_of_range) > 0
 ),
 worst AS (

@@ -53,6 +53,14 @@ CREATE OR REPLACE MACRO share(part, whole) AS part / nullif(whole, 0);
 CREATE OR REPLACE MACRO sqnr_db(sum_sq_signal, sum_sq_error) AS
   10 * log10(nullif(sum_sq_signal, 0) / nullif(sum_sq_error, 0));
 
+-- The head with the highest share clipped, then out of range; NULL: all are in
+-- range. Its shares are negative, so that the first of equal heads is least.
+CREATE OR REPLACE MACRO worst_head(clipped, out_of_range, layer, kv_head) AS
+  min({
+    'clipped': -clipped, 'out_of_range': -out_of_range, 'layer': layer,
+    'kv_head': kv_head
+  }) FILTER (out_of_range > 0);
+
 -- The magnitude that a code of a layer's dtype stands for.
 CREATE OR REPLACE MACRO float_magnitude(code, mantissa_bits, bias) AS
   CASE WHEN code < 1 << mantissa_bits
@@ -252,7 +260,7 @@ FROM (
     sum(COLUMNS('^num_'))::BIGINT AS "\0",
     sum(weight * COLUMNS('^num_(.*)')) AS "w_\1",
     sum(weight * COLUMNS('^sum_(.*)')) AS "w_\1",
-    max(max_abs) AS max_abs
+    max(COLUMNS('^(max_abs|channel_count)$')) AS "\0"
   FROM (
       -- Weighted once a sampling rule and not once a cell, of which there are
       -- millions.
@@ -260,7 +268,7 @@ FROM (
         sum(COLUMNS('^(num|sum)_')) AS "\0",
         sum(sum_sq_error - coalesce(sum_sq_clip_error, 0))
           AS sum_sq_other_error,
-        max(max_abs) AS max_abs
+        max(COLUMNS('^(max_abs|channel_count)$')) AS "\0"
       FROM query_table(strata)
       GROUP BY ALL
     )
@@ -295,13 +303,7 @@ SELECT candidate, tensor, layer, kv_head, channel_count,
   1 - share(ordinary.w_sq_signal, whole.w_sq_signal) AS outlier_signal_frac
 FROM value_sums(chosen_ordinary) AS ordinary
   JOIN value_sums(cells_of_both) AS whole
-    USING (candidate, tensor, layer, kv_head)
-  JOIN (
-    SELECT candidate, tensor, layer, kv_head,
-      max(channel_count) AS channel_count
-    FROM chosen_ordinary
-    GROUP BY ALL
-  ) USING (candidate, tensor, layer, kv_head);
+    USING (candidate, tensor, layer, kv_head);
 
 -- The same over all heads. One row per (candidate, tensor, stratum).
 --   num_heads               (layer, kv_head) pairs measured
@@ -325,10 +327,7 @@ FROM (
     count(*) AS num_heads,
     count(*) FILTER (num_out_of_range > 0) AS num_heads_out_of_range,
     count(*) FILTER (num_clipped > 0) AS num_heads_clipped,
-    min({
-      'clipped': -clipped_frac, 'out_of_range': -out_of_range_frac,
-      'layer': layer, 'kv_head': kv_head
-    }) FILTER (num_out_of_range > 0) AS worst,
+    worst_head(clipped_frac, out_of_range_frac, layer, kv_head) AS worst,
     min(sqnr_db) AS worst_sqnr_db,
     sum(COLUMNS('^num_'))::BIGINT AS "\0",
     sum(COLUMNS('^w_')) AS "\0",
@@ -379,11 +378,9 @@ FROM (
   SELECT candidate, tensor, stratum,
     count(*) AS num_heads,
     count(*) FILTER (num_vectors_out_of_range > 0) AS num_heads_out_of_range,
-    min({
-      'clipped': -vectors_clipped_frac,
-      'out_of_range': -vectors_out_of_range_frac,
-      'layer': layer, 'kv_head': kv_head
-    }) FILTER (num_vectors_out_of_range > 0) AS worst,
+    worst_head(
+      vectors_clipped_frac, vectors_out_of_range_frac, layer, kv_head
+    ) AS worst,
     sum(COLUMNS('^num_'))::BIGINT AS "\0",
     sum(COLUMNS('^w_')) AS "\0"
   FROM vector_sums(strata)
@@ -417,17 +414,21 @@ SELECT candidate, tensor, layer, kv_head, stratum, source, request,
 FROM judged_vectors(strata)
 GROUP BY ALL;
 
--- What intervals of quantized heads need of the requests. One row per
--- (candidate, tensor, layer, kv_head, stratum).
---   clipped, outside  request_sums of vectors clipped and out of range
-CREATE OR REPLACE MACRO head_request_sums(strata) AS TABLE
-SELECT candidate, tensor, layer, kv_head, stratum,
-  sum(num_nonfinite) AS num_nonfinite,
-  request_sums(clipped, n) AS clipped,
-  request_sums(out_of_range, n) AS outside
-FROM request_vectors(strata)
-WHERE is_quantized
-GROUP BY candidate, tensor, layer, kv_head, stratum;
+-- What intervals need of requests, under the names of
+-- kvtrace.stats.RequestSums. One row per (candidate, tensor, stratum).
+--   requests  out_of_range and clipped of n vectors, weighted, one row each;
+--             its num_ columns are summed
+CREATE OR REPLACE MACRO request_columns(requests) AS TABLE
+SELECT candidate, tensor, stratum, sum(COLUMNS('^num_'))::BIGINT AS "\0",
+  count(nullif(n, 0)) AS num_requests,
+  sum(n) AS sum_trials, sum(n * n) AS sum_trials_sq,
+  count(nullif(COLUMNS('^(out_of_range|clipped)$'), 0)) AS "num_affected_\1",
+  sum(COLUMNS('^(out_of_range|clipped)$')) AS "sum_\1",
+  sum(COLUMNS('^(out_of_range|clipped)$') ^ 2) AS "sum_\1_sq",
+  sum(COLUMNS('^(out_of_range|clipped)$') * n) AS "sum_\1_trials",
+  max(share(COLUMNS('^(out_of_range|clipped)$'), n)) AS "max_request_\1"
+FROM query_table(requests)
+GROUP BY candidate, tensor, stratum;
 
 -- What was captured. One row per stratum.
 --   strata  like chosen_tokens
@@ -472,6 +473,21 @@ FROM (
   WHERE is_candidate(candidate)
   GROUP BY candidate, tensor, stratum
 );
+
+-- What the queries say of vectors by stratum: shares with their interval, what
+-- was captured, the worst head. One row per (candidate, tensor, stratum).
+--   strata  like chosen_tokens
+CREATE OR REPLACE MACRO vector_strata(strata) AS TABLE
+SELECT ordinal, candidate, tensor, stratum, vectors_out_of_range_frac,
+  vectors_clipped_frac, vectors_clipped_low, vectors_clipped_high,
+  num_requests, num_incomplete_requests, num_tokens, num_vectors,
+  num_vectors_out_of_range, num_vectors_clipped, num_heads,
+  num_heads_out_of_range, worst_layer, worst_kv_head,
+  worst_vectors_clipped_frac
+FROM vector_totals(strata)
+  JOIN quantizing USING (candidate)
+  JOIN coverage(strata) USING (stratum)
+  LEFT JOIN vector_intervals(strata) USING (candidate, tensor, stratum);
 
 -- Sums by group of requests. One row per (candidate, tensor, stratum,
 -- request_group).

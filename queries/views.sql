@@ -4,7 +4,8 @@
 -- Only these views know how a run is stored; measures.sql and all queries ask
 -- them. A run stores sums and maxima; a fraction is a quotient of sums at
 -- whatever grouping a query asks for. What was not measured is NULL or an
--- absent row.
+-- absent row. A view has the columns of its file, which the documentation of a
+-- run's tables explains (kvtrace/runs/schema.py), and those it adds.
 -- out of range  |x / scale| > MAX (448 for e4m3fn)
 -- clipped       beyond the point where rounding leaves MAX (464): the loss
 -- flushed       non-zero, and 0 after the round trip
@@ -12,17 +13,14 @@
 -- One row per (source, sampling_id).
 --   weight  positions of the traffic that one captured row stands for
 CREATE OR REPLACE VIEW sampling AS
-SELECT source, sampling_id, position_stride, request_fraction,
-  position_stride / nullif(request_fraction, 0) AS weight
+SELECT *, position_stride / nullif(request_fraction, 0) AS weight
 FROM 'sampling.parquet';
 
 -- One row per (source, request), captured or not.
 --   incomplete  not captured in full: some of its positions are missing or
 --               were dropped, or its end was not seen (status running)
 CREATE OR REPLACE VIEW requests AS
-SELECT source, request, workload, client_id, prompt_hash, sampled,
-  sampling_id, prompt_tokens, output_tokens, computed_tokens, status,
-  num_rows, num_missing, num_dropped,
+SELECT *,
   num_missing > 0 OR num_dropped > 0 OR status = 'running' AS incomplete
 FROM 'requests.parquet';
 
@@ -30,15 +28,10 @@ FROM 'requests.parquet';
 --   dtype           of the captured K and V: bfloat16, float16 or float32
 --   kv_cache_dtype  as the engine resolved it; auto: that of the model, no FP8
 --   num_kv_heads    KV heads captured, over all ranks
-CREATE OR REPLACE VIEW layers AS
-SELECT source, layer, dtype, backend, kv_cache_dtype, num_kv_heads, head_dim_k,
-  head_dim_v
-FROM 'layers.parquet';
+CREATE OR REPLACE VIEW layers AS FROM 'layers.parquet';
 
 -- One row per captured token.
-CREATE OR REPLACE VIEW rows AS
-SELECT source, "row", request, position, position_octave, phase, sampling_id
-FROM 'rows.parquet';
+CREATE OR REPLACE VIEW rows AS FROM 'rows.parquet';
 
 -- One row per candidate. A candidate is a set of scales as one engine applies
 -- it.
@@ -62,11 +55,7 @@ FROM 'rows.parquet';
 --   rounding_floor_db      SQNR in dB that rounding alone leaves: no scale
 --                          does better; NULL: nothing is rounded to a float
 --                          format (bf16, int8), or a run of before 1.2
-CREATE OR REPLACE VIEW candidates AS
-SELECT candidate, ordinal, kind, status, reason, reason_id, hypothetical,
-  engine, format, granularity, artifact, artifact_sha256,
-  calibrated_max_length, note, rounding_floor_db
-FROM 'candidates.parquet';
+CREATE OR REPLACE VIEW candidates AS FROM 'candidates.parquet';
 
 -- One row per (source, valid candidate, layer, kv_head, tensor).
 --   scale            dequantization multiplier; NULL where not quantized, and
@@ -78,9 +67,7 @@ FROM 'candidates.parquet';
 --   calibrated_amax  largest magnitude of the calibration, by the artifact's
 --                    manifest; NULL without one
 CREATE OR REPLACE VIEW scales AS
-SELECT source, candidate, layer, kv_head, tensor, scale, covered_amax,
-  calibrated_amax, max_in_range_code, max_unclipped_code, origin,
-  scale IS NOT NULL OR (
+SELECT *, scale IS NOT NULL OR (
     origin NOT IN ('skipped', 'unquantized') AND candidate IN (
       SELECT candidate FROM 'candidates.parquet'
       WHERE kind IN ('online', 'format')
@@ -90,12 +77,7 @@ FROM 'scales.parquet';
 
 -- One row per (source, valid candidate, layer, kv_head, tensor, cell); a cell
 -- is workload × phase × position_octave × sampling_id.
-CREATE OR REPLACE VIEW cells AS
-SELECT source, candidate, layer, kv_head, tensor, workload, phase,
-  position_octave, sampling_id, num_vectors, num_values, num_nonfinite,
-  num_out_of_range, num_clipped, num_flushed, sum_sq_signal, sum_sq_error,
-  sum_sq_clip_error, max_abs
-FROM 'cells.parquet';
+CREATE OR REPLACE VIEW cells AS FROM 'cells.parquet';
 
 -- The same sums by group of whole requests, for intervals. One row per
 -- (source, valid candidate with static scales, layer, kv_head, tensor,
@@ -104,36 +86,24 @@ FROM 'cells.parquet';
 -- format, so that what is made of them (clipped_low, clip_error_high,
 -- sqnr_low_db, …) is NULL there.
 --   request_group  0 to 15, by a hash of the request's number
-CREATE OR REPLACE VIEW groups AS
-SELECT source, candidate, layer, kv_head, tensor, workload, phase, sampling_id,
-  request_group, num_vectors, num_values, num_out_of_range, num_clipped,
-  num_flushed, sum_sq_signal, sum_sq_error, sum_sq_clip_error
-FROM 'groups.parquet';
+CREATE OR REPLACE VIEW groups AS FROM 'groups.parquet';
 
 -- How often each magnitude occurs, over all layers and heads. One row per
 -- (source, tensor, workload, sampling_id, magnitude); no rows where the replay
 -- made no counts.
-CREATE OR REPLACE VIEW magnitudes AS
-SELECT source, tensor, workload, sampling_id, magnitude, num_values
-FROM 'magnitudes.parquet';
+CREATE OR REPLACE VIEW magnitudes AS FROM 'magnitudes.parquet';
 
 -- Sums over the ordinary channels of KV heads in which a few others, the
 -- outliers, hold most of Σ x². One row per (source, valid candidate with
 -- static scales, layer, kv_head, tensor, workload, sampling_id); no rows of
 -- other heads, and none where the replay made no counts or is of before 1.3.
 --   channel_count  ordinary channels of the head
-CREATE OR REPLACE VIEW ordinary_channels AS
-SELECT source, candidate, layer, kv_head, tensor, workload, sampling_id,
-  channel_count, num_values, num_clipped, num_flushed, sum_sq_signal,
-  sum_sq_error, sum_sq_clip_error, max_abs
-FROM 'ordinary_channels.parquet';
+CREATE OR REPLACE VIEW ordinary_channels AS FROM 'ordinary_channels.parquet';
 
 -- One row per (source, row, layer, kv_head, tensor): the widest value of one
 -- token's vector, as its magnitude code, which orders like the magnitude; NULL
 -- where no value is finite, and then in no count of vectors.
-CREATE OR REPLACE VIEW vectors AS
-SELECT source, "row", layer, kv_head, tensor, absmax_code, has_nonfinite
-FROM 'vectors.parquet';
+CREATE OR REPLACE VIEW vectors AS FROM 'vectors.parquet';
 
 -- One row per (source, candidate, finding): what an audit of the candidate's
 -- artifact found. Candidates without an artifact have none.
@@ -141,17 +111,11 @@ FROM 'vectors.parquet';
 --   layers    list of the layers concerned; NULL: the artifact as a whole
 --   evidence  JSON object of the numbers that settle it
 CREATE OR REPLACE VIEW findings AS
-SELECT source, candidate, ordinal, id, severity, message, action, layers,
-  evidence::JSON AS evidence
-FROM 'findings.parquet';
+SELECT * REPLACE (evidence::JSON AS evidence) FROM 'findings.parquet';
 
 -- One row per (source, layer, kv_head, tensor, log2_multiple), all cells
 -- together: what scales around the one that just covers the head would do. No
 -- rows where the replay made no counts, or the head has no value but 0.
 --   log2_multiple  k: the scale is 2^k times the one that just covers
 --   engine         of the first candidate with static scales; so is format
-CREATE OR REPLACE VIEW sweep AS
-SELECT source, engine, format, layer, kv_head, tensor, log2_multiple, scale,
-  covered_amax, num_values, num_clipped, num_flushed, sum_sq_signal,
-  sum_sq_error, sum_sq_clip_error
-FROM 'sweep.parquet';
+CREATE OR REPLACE VIEW sweep AS FROM 'sweep.parquet';

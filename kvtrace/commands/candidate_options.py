@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from kvtrace.commands.trace_inputs import trace_at
 from kvtrace.errors import InputError
-from kvtrace.formats.named import FORMATS as CACHE_FORMATS
-from kvtrace.numerics import DEFAULT_ENGINE, ENGINES, FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from kvtrace.evaluation import ReplayRequest
     from kvtrace.runs.record import PolicyStamp
     from kvtrace.trace.reader import Trace
-
-
-def _listed(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}"
 
 
 TRACES = Annotated[list[Path], typer.Argument(help="Traces: NAME.kvtrace.")]
@@ -51,13 +45,13 @@ ENGINE = Annotated[
     str | None,
     typer.Option(
         "--engine",
-        help=f"Numerics to replay: {_listed(ENGINES)}. "
-        f"Default: the captured engine's if its cache was static FP8, else {DEFAULT_ENGINE}.",
+        help="Numerics to replay: {engines}. "
+        "Default: the captured engine's if its cache was static FP8, else {default_engine}.",
     ),
 ]
 FP8_FORMAT = Annotated[
     str | None,
-    typer.Option("--fp8-format", help=f"{_listed(FORMATS)}. Default: the engine's."),
+    typer.Option("--fp8-format", help="{fp8_formats}. Default: the engine's."),
 ]
 
 
@@ -92,8 +86,7 @@ CACHE_DTYPE = Annotated[
         "--cache-dtype",
         "--online",
         metavar="NAME",
-        help="A cache format to compare, repeatable: "
-        f"{_listed(name for name in CACHE_FORMATS if name != 'auto')}; or K and V apart, as k=bf16,v=fp8. "
+        help="A cache format to compare, repeatable: {cache_formats}; or K and V apart, as k=bf16,v=fp8. "
         "nvfp4 and fp8 are tried with 1.0 and with each --scales, the others take no scales.",
     ),
 ]
@@ -118,6 +111,32 @@ POLICY = Annotated[
     Path | None,
     typer.Option("--policy", help="Its hash and date are kept in the run: limits before results."),
 ]
+
+
+class CommandThatReplays(TyperCommand):
+    """Its options' help names engines and formats, which are loaded when that help is asked for."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help with the names in it."""
+        from kvtrace.formats.named import FORMATS as CACHE_FORMATS
+        from kvtrace.numerics import DEFAULT_ENGINE, ENGINES, FORMATS
+
+        names = {
+            "{engines}": _listed(ENGINES),
+            "{default_engine}": DEFAULT_ENGINE,
+            "{fp8_formats}": _listed(FORMATS),
+            "{cache_formats}": _listed(name for name in CACHE_FORMATS if name != "auto"),
+        }
+        for option in self.params:
+            for place, said in names.items():
+                if isinstance(option, TyperOption) and option.help:
+                    option.help = option.help.replace(place, said)
+        super().format_help(ctx, formatter)
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 @dataclass(frozen=True, kw_only=True)

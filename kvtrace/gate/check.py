@@ -30,7 +30,6 @@ from kvtrace.stats.jackknife import METHOD as RATIO_METHOD
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import duckdb
     from numpy.typing import NDArray
 
     from kvtrace.gate.contenders import Contender
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from kvtrace.gate.outcome import LimitOutcome
     from kvtrace.gate.policy import Policy, PolicyFile
     from kvtrace.gate.segments import ProtectedSegment
+    from kvtrace.query import RunConnection
     from kvtrace.runs.open import Run
 
 
@@ -93,7 +93,7 @@ def policy_reference(policy_file: PolicyFile, run: Run) -> PolicyReference:
     )
 
 
-def _chosen_candidate(connection: duckdb.DuckDBPyConnection, run: Run, candidate: str | None) -> Contender:
+def _chosen_candidate(connection: RunConnection, run: Run, candidate: str | None) -> Contender:
     found = candidates_of(run, connection)
     names = ", ".join(plain(one.candidate) for one in found)
     if candidate is None:

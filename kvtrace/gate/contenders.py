@@ -12,8 +12,7 @@ from kvtrace.plain_text import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import duckdb
-
+    from kvtrace.query import RunConnection
     from kvtrace.runs.open import Run
 
 _CANDIDATES: Final = """
@@ -32,7 +31,7 @@ class Contender:
     """One candidate of one run."""
 
     run: Run
-    connection: duckdb.DuckDBPyConnection
+    connection: RunConnection
     candidate: str
     kind: str
     status: str
@@ -102,13 +101,13 @@ class Contender:
         return f"{self.format}, {self.engine} numerics, {grain}, {scales}{layers}"
 
 
-def candidates_of(run: Run, connection: duckdb.DuckDBPyConnection) -> list[Contender]:
+def candidates_of(run: Run, connection: RunConnection) -> list[Contender]:
     """Return the candidates of one run, in the order asked for."""
     return [Contender(run, connection, *row) for row in connection.execute(_CANDIDATES).fetchall()]
 
 
 def contenders(
-    runs: Sequence[tuple[Run, duckdb.DuckDBPyConnection]], *, same_conditions: bool
+    runs: Sequence[tuple[Run, RunConnection]], *, same_conditions: bool
 ) -> tuple[dict[str, Contender], tuple[str, ...]]:
     """Return name → candidate in the order of the decision table, and what was left out as a repetition.
 

@@ -12,10 +12,9 @@ from kvtrace.plain_text import plain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import duckdb
-
     from kvtrace.gate.outcome import LimitOutcome
     from kvtrace.gate.policy import Policy
+    from kvtrace.query import RunConnection
 
 _UNITS: Final = {
     "vectors_clipped_frac": "of its vectors clipped",
@@ -55,12 +54,12 @@ class Outside:
     last_position: int
 
 
-def captured_outside(connection: duckdb.DuckDBPyConnection, candidate: str) -> tuple[Outside, ...]:
+def captured_outside(connection: RunConnection, candidate: str) -> tuple[Outside, ...]:
     """Return what was captured outside every segment; the tables of `measure` must be there."""
     return tuple(Outside(*row) for row in connection.execute(_OUTSIDE, {"candidate": candidate}).fetchall())
 
 
-def traces_without(connection: duckdb.DuckDBPyConnection, candidate: str) -> tuple[str, ...]:
+def traces_without(connection: RunConnection, candidate: str) -> tuple[str, ...]:
     """Return the traces of the run in which the candidate does not exist."""
     rows = connection.execute(_TRACES_WITHOUT, {"candidate": candidate}).fetchall()
     return tuple(row[0] for row in rows)

@@ -18,13 +18,13 @@ from kvtrace.stats.paired import paired_difference
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import duckdb
     from numpy.typing import NDArray
 
     from kvtrace.gate.request_counts import RequestCounts
     from kvtrace.gate.segment_pairs import Counts
     from kvtrace.gate.segments import ProtectedSegment
     from kvtrace.gate.value_evidence import GroupSums
+    from kvtrace.query import RunConnection
 
 TENSORS: Final = ("k", "v")
 _MOST_LISTED: Final = 10
@@ -55,7 +55,7 @@ class Measurements:
 
 
 def measurements(
-    connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
+    connection: RunConnection, candidate: str, segments: Sequence[ProtectedSegment]
 ) -> Measurements:
     """Return what evidence is made of; connection: with the views and measures of queries/."""
     return Measurements(
@@ -66,7 +66,7 @@ def measurements(
 
 
 def tensor_evidence(
-    connection: duckdb.DuckDBPyConnection, candidate: str, measured: Measurements, confidence: float
+    connection: RunConnection, candidate: str, measured: Measurements, confidence: float
 ) -> tuple[TensorEvidence, ...]:
     """Return K and V of one valid candidate, over all heads and requests of its run."""
     counts = measured.counts
@@ -120,9 +120,7 @@ def paired_evidence(
     )
 
 
-def nested_tensors(
-    one: tuple[duckdb.DuckDBPyConnection, str], other: tuple[duckdb.DuckDBPyConnection, str]
-) -> dict[str, bool]:
+def nested_tensors(one: tuple[RunConnection, str], other: tuple[RunConnection, str]) -> dict[str, bool]:
     """Return tensor → whether one candidate's ranges hold the other's in every head and trace."""
     codes, other_codes = _largest_codes(*one), _largest_codes(*other)
     found = {}
@@ -207,8 +205,6 @@ def _head(counts: RequestCounts, entry: int, found: Any, place: int) -> HeadOutc
     return HeadOutcome(layer=layer, kv_head=kv_head, tensor=tensor, **of_vectors(found, place))
 
 
-def _largest_codes(
-    connection: duckdb.DuckDBPyConnection, candidate: str
-) -> dict[tuple[str, int, int, str], int]:
+def _largest_codes(connection: RunConnection, candidate: str) -> dict[tuple[str, int, int, str], int]:
     rows = connection.execute(_LARGEST_CODES, {"candidate": candidate}).fetchall()
     return {(source, layer, kv_head, tensor): code for source, layer, kv_head, tensor, code in rows}

@@ -13,11 +13,11 @@ from kvtrace.stats.fractions import RequestSums
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import duckdb
     from numpy.typing import NDArray
 
     from kvtrace.gate.contenders import Contender
     from kvtrace.gate.segments import ProtectedSegment
+    from kvtrace.query import RunConnection
 
 _SEGMENT_ROWS: Final = """
 CREATE OR REPLACE TEMP TABLE gate_rows AS
@@ -37,15 +37,14 @@ FROM coverage(gate_rows)
 """
 
 _VECTOR_SUMS: Final = """
-SELECT stratum AS segment, layer, kv_head, tensor, num_nonfinite, clipped.requests AS num_requests,
-  clipped.n AS sum_trials, clipped.nn AS sum_trials_sq, clipped.affected AS num_affected_clipped,
-  clipped.x AS sum_clipped, clipped.xx AS sum_clipped_sq, clipped.xn AS sum_clipped_trials,
-  clipped.worst AS max_request_clipped, outside.affected AS num_affected_out_of_range,
-  outside.x AS sum_out_of_range, outside.xx AS sum_out_of_range_sq, outside.xn AS sum_out_of_range_trials,
-  outside.worst AS max_request_out_of_range
-FROM head_request_sums(gate_rows)
-WHERE candidate = $candidate
-ORDER BY segment, layer, kv_head, tensor
+WITH requests AS (
+  SELECT * REPLACE ({'segment': stratum, 'layer': layer, 'kv_head': kv_head} AS stratum)
+  FROM request_vectors(gate_rows)
+  WHERE candidate = $candidate AND is_quantized
+)
+SELECT unnest(stratum), * EXCLUDE (stratum)
+FROM request_columns(requests)
+ORDER BY stratum, tensor
 """
 
 _VALUE_SUMS: Final = """
@@ -139,9 +138,7 @@ class MeasuredSegment:
     values: HeadTable
 
 
-def select_rows(
-    connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
-) -> None:
+def select_rows(connection: RunConnection, candidate: str, segments: Sequence[ProtectedSegment]) -> None:
     """Make the tables `gate_segments`, and `gate_rows`: which captured rows lie in which segment.
 
     Traces in which the candidate does not exist are left out.
@@ -169,13 +166,13 @@ def select_rows(
     connection.execute(_SEGMENT_ROWS, {"candidate": candidate})
 
 
-def workloads_of(connection: duckdb.DuckDBPyConnection) -> set[str]:
+def workloads_of(connection: RunConnection) -> set[str]:
     """Return the workloads of a run."""
     return {row[0] for row in connection.execute("SELECT DISTINCT workload FROM requests").fetchall()}
 
 
 def measure(
-    connection: duckdb.DuckDBPyConnection, chosen: Contender, segments: Sequence[ProtectedSegment]
+    connection: RunConnection, chosen: Contender, segments: Sequence[ProtectedSegment]
 ) -> list[MeasuredSegment]:
     """Return coverage and sums of each segment under a candidate, in order.
 

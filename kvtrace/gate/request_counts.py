@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    import duckdb
     from numpy.typing import NDArray
+
+    from kvtrace.query import RunConnection
 
 Head = tuple[int, int, str]
 
@@ -56,7 +57,7 @@ class RequestCounts:
         )
 
 
-def request_counts(connection: duckdb.DuckDBPyConnection, candidate: str) -> RequestCounts:
+def request_counts(connection: RunConnection, candidate: str) -> RequestCounts:
     """Return the counts of one valid candidate; connection: with the views and measures of queries/."""
     columns: dict[str, Any] = connection.execute(_COUNTS, {"candidate": candidate}).fetchnumpy()
     heads, head_index = _numbered(columns["layer"], columns["kv_head"], columns["tensor"])

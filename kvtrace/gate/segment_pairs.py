@@ -16,10 +16,10 @@ from kvtrace.stats.paired import paired_difference
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import duckdb
     from numpy.typing import NDArray
 
     from kvtrace.gate.segments import ProtectedSegment
+    from kvtrace.query import RunConnection
 
     Counts = Mapping[tuple[int, str], NDArray[np.float64]]
     """(segment, tensor) → [request, 2]: clipped vectors and vectors, weighted, by source and request."""
@@ -42,9 +42,7 @@ ORDER BY segment, tensor, source, request
 """
 
 
-def segment_counts(
-    connection: duckdb.DuckDBPyConnection, candidate: str, segments: Sequence[ProtectedSegment]
-) -> Counts:
+def segment_counts(connection: RunConnection, candidate: str, segments: Sequence[ProtectedSegment]) -> Counts:
     """Return the counts of one valid candidate; connection: with the views and measures of queries/."""
     select_rows(connection, candidate, segments)
     rows = connection.execute(_COUNTS, {"candidate": candidate}).fetchall()

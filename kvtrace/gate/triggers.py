@@ -14,9 +14,8 @@ from kvtrace.plain_text import plain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import duckdb
-
     from kvtrace.gate.envelope import Outside
+    from kvtrace.query import RunConnection
     from kvtrace.runs.open import Run
 
 _OF_THE_CALIBRATION: Final = """
@@ -30,25 +29,19 @@ ORDER BY source, ordinal
 _RECALLING: Final = [rule.id for rule in RULES if rule.recalls_approval]
 
 _BEYOND_CALIBRATION: Final = """
-WITH heads AS (
-  SELECT layer, kv_head, tensor, calibrated_amax, covered_amax,
-    max({'amax': max_abs, 'workload': workload}) AS widest
-  FROM scaled_cells
-  WHERE candidate = $candidate AND calibrated_amax > 0
-  GROUP BY source, layer, kv_head, tensor, calibrated_amax, covered_amax
-)
-SELECT count(*), (SELECT count(*) FROM heads), max({
-  'drift': widest.amax / calibrated_amax, 'layer': layer, 'kv_head': kv_head, 'tensor': tensor,
-  'workload': widest.workload})
-FROM heads
-WHERE widest.amax > calibrated_amax AND widest.amax > covered_amax
+SELECT max(max_abs) > calibrated_amax AND max(max_abs) > covered_amax AS is_beyond,
+  max(max_abs) / calibrated_amax AS drift, layer, kv_head, tensor,
+  max({'amax': max_abs, 'workload': workload})['workload'] AS workload
+FROM scaled_cells
+WHERE candidate = $candidate AND calibrated_amax > 0
+GROUP BY source, layer, kv_head, tensor, calibrated_amax, covered_amax
 """
 """A maximum grows with the sample, so heads count only where the scale does not cover the live one either."""
 
 
 def fired_triggers(
     run: Run,
-    connection: duckdb.DuckDBPyConnection,
+    connection: RunConnection,
     candidate: str,
     approved: Approved,
     outside: Iterable[Outside],
@@ -92,17 +85,18 @@ def fired_triggers(
     return (*changed, *mixed, *calibration, *traffic, *breached, *nonfinite)
 
 
-def _calibration_triggers(connection: duckdb.DuckDBPyConnection, candidate: str) -> list[str]:
+def _calibration_triggers(connection: RunConnection, candidate: str) -> list[str]:
     """Return in what the traces have left the artifact's own calibration; nothing without a manifest."""
     asked = {"candidate": candidate, "rules": _RECALLING}
     found = connection.execute(_OF_THE_CALIBRATION, asked).fetchall()
     triggers = [f"calibration, in {plain(source)}: {plain(message, 300)}" for source, message in found]
-    beyond = connection.execute(_BEYOND_CALIBRATION, {"candidate": candidate}).fetchone()
-    if beyond and beyond[0]:
-        count, total, worst = beyond
+    heads = connection.execute(_BEYOND_CALIBRATION, {"candidate": candidate}).fetchall()
+    beyond = [head for is_beyond, *head in heads if is_beyond]
+    if beyond:
+        drift, layer, kv_head, tensor, workload = max(beyond)
         triggers.append(
-            f"activation drift: {count:,} of {total:,} heads reach beyond their calibrated maximum and the "
-            f"covered range, furthest layer {worst['layer']} head {worst['kv_head']} "
-            f"{worst['tensor'].upper()}: {worst['drift']:.2g} × in {plain(worst['workload'])}"
+            f"activation drift: {len(beyond):,} of {len(heads):,} heads reach beyond their calibrated "
+            f"maximum and the covered range, furthest layer {layer} head {kv_head} {tensor.upper()}: "
+            f"{drift:.2g} × in {plain(workload)}"
         )
     return triggers

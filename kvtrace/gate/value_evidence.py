@@ -10,8 +10,9 @@ from kvtrace.gate.decide import RATIOS
 from kvtrace.stats.jackknife import jackknife_ratios
 
 if TYPE_CHECKING:
-    import duckdb
     from numpy.typing import NDArray
+
+    from kvtrace.query import RunConnection
 
     GroupSums = dict[str, dict[str, NDArray[np.float64]]]
     """Tensor → column → [request group], over all heads."""
@@ -25,7 +26,7 @@ ORDER BY tensor, request_group
 _COLUMNS: Final = ("w_values", "w_clipped", "w_sq_signal", "w_sq_error", "w_sq_clip_error")
 
 
-def group_sums(connection: duckdb.DuckDBPyConnection, candidate: str) -> GroupSums:
+def group_sums(connection: RunConnection, candidate: str) -> GroupSums:
     """Return the sums of one valid candidate; empty where the run has no request groups."""
     rows = connection.execute(_SUMS, {"candidate": candidate}).fetchall()
     num_groups = max((row[1] for row in rows), default=-1) + 1

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import duckdb
 
 from kvtrace.errors import QueryError
+from kvtrace.query.connection import RunConnection
 from kvtrace.query.guard import refuse_unless_select
-from kvtrace.query.library import definitions_sql, variables_asked
+from kvtrace.query.library import variables_asked
 from kvtrace.query.parameters import check_values
 from kvtrace.runs.open import connect
 
@@ -48,20 +49,18 @@ def connect_with_views(
     candidates: Sequence[str] | None = None,
     large_on_all_cores: bool = False,
     memory_bytes: int | None = None,
-) -> duckdb.DuckDBPyConnection:
+) -> RunConnection:
     """Return a locked, read-only connection to the run that has the views and measures of `queries/`.
 
     candidates, large_on_all_cores, memory_bytes: see `kvtrace.runs.open.connect`.
     """
-    connection = connect(
-        run, candidates=candidates, large_on_all_cores=large_on_all_cores, memory_bytes=memory_bytes
+    return RunConnection(
+        connect(run, candidates=candidates, large_on_all_cores=large_on_all_cores, memory_bytes=memory_bytes)
     )
-    connection.execute(definitions_sql())
-    return connection
 
 
 def run_query(
-    connection: duckdb.DuckDBPyConnection,
+    connection: RunConnection,
     query: Query,
     parameters: Mapping[str, str] | None = None,
     *,
@@ -79,17 +78,17 @@ def run_query(
     return _run(connection, query.sql, parameters, limit)
 
 
-def run_query_table(connection: duckdb.DuckDBPyConnection, query: Query) -> pa.Table:
+def run_query_table(connection: RunConnection, query: Query) -> pa.Table:
     """Return the rows of a query of the library, with its defaults, as an Arrow table: for many rows."""
 
     def fetch() -> pa.Table:
-        return connection.sql(query.sql).to_arrow_table()
+        return connection.relation(query.sql).to_arrow_table()
 
     return _executed(connection, query.sql, {}, fetch)
 
 
 def run_sql(
-    connection: duckdb.DuckDBPyConnection,
+    connection: RunConnection,
     sql: str,
     parameters: Mapping[str, str] | None = None,
     *,
@@ -122,7 +121,7 @@ def _check_known(given: Mapping[str, str], known: set[str], where: str) -> None:
 
 
 def _run(
-    connection: duckdb.DuckDBPyConnection,
+    connection: RunConnection,
     sql: str,
     parameters: Mapping[str, str],
     limit: int | None,
@@ -140,7 +139,7 @@ def _run(
 
 
 def _executed(
-    connection: duckdb.DuckDBPyConnection,
+    connection: RunConnection,
     sql: str,
     parameters: Mapping[str, str],
     fetch: Callable[[], _Fetched],
@@ -160,7 +159,7 @@ def _executed(
 
 
 def _interruptible(
-    connection: duckdb.DuckDBPyConnection, fetch: Callable[[], _Fetched], seconds: float | None
+    connection: RunConnection, fetch: Callable[[], _Fetched], seconds: float | None
 ) -> _Fetched:
     """Return what `fetch` does; a signal ends it at once. Raises TimeoutError: it takes more than `seconds`.
 

@@ -18,13 +18,15 @@ from kvtrace.query.library import table_measures
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvtrace.query.connection import RunConnection
+
 _SELECT_NODES: Final = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "CTE_NODE", "RECURSIVE_CTE_NODE"})
 _MAX_CHARS: Final = 20_000
 """Planning takes no limit of time, and grows with the square of this."""
 _TABLE_FUNCTIONS: Final = frozenset({"unnest", "range", "generate_series"})
 
 
-def refuse_unless_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+def refuse_unless_select(connection: RunConnection, sql: str) -> None:
     """Raise QueryError unless `sql` is exactly one SELECT without reading or changing table functions."""
     for node in _nodes(_parsed(connection, sql)):
         kind = str(node.get("type", ""))
@@ -40,7 +42,7 @@ def refuse_unless_select(connection: duckdb.DuckDBPyConnection, sql: str) -> Non
                 )
 
 
-def _parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
+def _parsed(connection: RunConnection, sql: str) -> Any:
     if len(sql) > _MAX_CHARS:
         raise QueryError(f"the SQL has {len(sql):,} characters, expected at most {_MAX_CHARS:,}")
     try:

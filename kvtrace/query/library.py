@@ -29,10 +29,8 @@ _ENTRY: Final = re.compile(r"^  (?P<name>[a-z][a-z0-9_]*) {2,}(?P<meaning>\S.*)$
 _CONTINUED: Final = re.compile(r"^ {5,}(?P<meaning>\S.*)$")
 _TAKEN: Final = re.compile(r"^(?P<kind>\S(?: ?[^ ;])*)(?:; (?P<default>\S(?: ?\S)*))? {2,}(?P<meaning>\S.*)$")
 _VARIABLE: Final = re.compile(r"getvariable\(\s*'([^']+)'\s*\)", re.IGNORECASE)
-_DEFINITION: Final = re.compile(
-    r"^CREATE OR REPLACE (?:VIEW|MACRO) (?P<name>\w+)(?P<body>.*?);$", re.MULTILINE | re.DOTALL
-)
-_TABLE_MACRO: Final = re.compile(r"^CREATE OR REPLACE MACRO (\w+)\([^)]*\) AS TABLE$", re.MULTILINE)
+_DEFINITION: Final = re.compile(r"^CREATE OR REPLACE (?:VIEW|MACRO) (\w+).*?;$", re.MULTILINE | re.DOTALL)
+_TABLE_MACRO: Final = re.compile(r"CREATE OR REPLACE MACRO \w+\([^)]*\) AS TABLE$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
 _WORD: Final = re.compile(r"\w+")
 
@@ -72,15 +70,28 @@ def all_queries() -> tuple[Query, ...]:
 
 
 @cache
-def definitions_sql() -> str:
-    """Return the SQL that makes the views, macros and measures every query asks."""
-    return "".join((queries_folder() / f"{name}.sql").read_text(encoding="utf-8") for name in DEFINITIONS)
+def definitions() -> dict[str, str]:
+    """Return name → SQL of the views, macros and measures that queries ask; each asks earlier ones alone."""
+    texts = [(queries_folder() / f"{name}.sql").read_text(encoding="utf-8") for name in DEFINITIONS]
+    return {match[1]: match[0] for text in texts for match in _DEFINITION.finditer(text)}
+
+
+def definitions_asked(sql: str) -> list[str]:
+    """Return the definitions that the SQL names, and those that these name, in the order to make them in.
+
+    >>> definitions_asked("SELECT count(*) FROM chosen_requests")
+    ['requests', 'is_asked', 'is_source', 'chosen_requests']
+    """
+    found: set[str] = set()
+    for name in _named(sql):
+        found |= _closure(name)
+    return [name for name in definitions() if name in found]
 
 
 @cache
 def table_measures() -> frozenset[str]:
     """Return the names of the measures that give a table, such as value_sums."""
-    return frozenset(_TABLE_MACRO.findall(definitions_sql()))
+    return frozenset(name for name, sql in definitions().items() if _TABLE_MACRO.match(sql))
 
 
 def queries_folder() -> Path:
@@ -127,21 +138,19 @@ def variables_asked(sql: str) -> set[str]:
     >>> sorted(variables_asked("SELECT getvariable('top') FROM chosen_requests"))
     ['source', 'top', 'workload']
     """
-    found, asked = variables(sql), [sql]
-    seen: set[str] = set()
-    while asked:
-        words = set(_WORD.findall(_COMMENT.sub("", asked.pop()))) & _defined().keys() - seen
-        seen |= words
-        for word in words:
-            found |= variables(_defined()[word])
-            asked.append(_defined()[word])
-    return found
+    return variables(sql).union(*(variables(definitions()[name]) for name in definitions_asked(sql)))
 
 
 @cache
-def _defined() -> dict[str, str]:
-    """Return name → SQL of every view and macro."""
-    return {match["name"]: match["body"] for match in _DEFINITION.finditer(definitions_sql())}
+def _closure(name: str) -> frozenset[str]:
+    """Return a definition's name, and those of all that it asks."""
+    earlier = _named(definitions()[name]) - {name}
+    return frozenset({name}).union(*map(_closure, earlier))
+
+
+def _named(sql: str) -> set[str]:
+    """Return the definitions that the SQL itself names; SQL is blind to capitals."""
+    return {word.lower() for word in _WORD.findall(_COMMENT.sub("", sql))} & definitions().keys()
 
 
 def _parameter(where: str, said: str) -> Parameter:

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
-
-import duckdb
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kvtrace.errors import QueryError
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kvtrace.query.connection import RunConnection
 
 _OF_THE_RUN: Final = {
     "candidate": "SELECT candidate FROM candidates ORDER BY ordinal",
@@ -45,7 +44,7 @@ _EDGES: Final = "ascending whole numbers"
 _LONGEST_LIST: Final = 20
 
 
-Kind = Callable[[duckdb.DuckDBPyConnection, str], str | None]
+Kind: TypeAlias = "Callable[[RunConnection, str], str | None]"
 """(connection, value) → what a parameter takes, in words; None where the value is such a one."""
 
 
@@ -64,10 +63,9 @@ class Parameter:
 def parameter_kind(where: str, said: str) -> Kind:
     """Return what a header says that a parameter takes. Raises QueryError: nothing known.
 
-    >>> import duckdb
-    >>> parameter_kind("x.sql", "whole number from 1")(duckdb.default_connection(), "0")
+    >>> parameter_kind("x.sql", "whole number from 1")(None, "0")
     'a whole number from 1 on'
-    >>> parameter_kind("x.sql", "prefill or decode")(duckdb.default_connection(), "decode")
+    >>> parameter_kind("x.sql", "prefill or decode")(None, "decode")
     """
     if said in _OF_THE_RUN:
         return partial(_of_the_run, said)
@@ -88,7 +86,7 @@ def parameter_kind(where: str, said: str) -> Kind:
 
 
 def check_values(
-    connection: duckdb.DuckDBPyConnection,
+    connection: RunConnection,
     where: str,
     known: Mapping[str, Parameter],
     given: Mapping[str, str],
@@ -103,29 +101,29 @@ def check_values(
             raise QueryError(f"{where}: {name} is {plain(value)!r}; expected {expected}")
 
 
-def _of_the_run(what: str, connection: duckdb.DuckDBPyConnection, value: str) -> str | None:
+def _of_the_run(what: str, connection: RunConnection, value: str) -> str | None:
     known = [row[0] for row in connection.execute(_OF_THE_RUN[what]).fetchall()]
     given = int(value) if what in ("layer", "KV head") and _is_whole(value) else value
     return None if given in known else _one_of(known)
 
 
-def _one_word(words: tuple[str, ...], _: duckdb.DuckDBPyConnection, value: str) -> str | None:
+def _one_word(words: tuple[str, ...], _: RunConnection, value: str) -> str | None:
     # Python writes its truth values with a capital.
     given = value.lower() if "true" in words else value
     return None if given in words else " or ".join(words)
 
 
-def _whole_number(least: int, _: duckdb.DuckDBPyConnection, value: str) -> str | None:
+def _whole_number(least: int, _: RunConnection, value: str) -> str | None:
     fits = _is_whole(value) and least <= int(value) <= _LARGEST
     return None if fits else f"a whole number from {least} on"
 
 
-def _number(most: float, _: duckdb.DuckDBPyConnection, value: str) -> str | None:
+def _number(most: float, _: RunConnection, value: str) -> str | None:
     up_to = f"from 0 to {most:g}" if math.isfinite(most) else "from 0 on"
     return None if _is_between(value, most) else f"a number {up_to}"
 
 
-def _edges(_: duckdb.DuckDBPyConnection, value: str) -> str | None:
+def _edges(_: RunConnection, value: str) -> str | None:
     return None if _are_edges(value.split(",")) else f"{_EDGES}, such as 512,4096"
 
 

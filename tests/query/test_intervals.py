@@ -27,20 +27,20 @@ from kvtrace.trace.cells import request_group
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import duckdb
+    from kvtrace.query import RunConnection
 
 SMALL = Path(__file__).parents[1] / "queries" / "input"
 Stratum = tuple[Any, ...]
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
+def small(tmp_path_factory: pytest.TempPathFactory) -> RunConnection:
     """A connection that has the macros of intervals.sql."""
     run = fabricate_run(tmp_path_factory.mktemp("macros") / "small.run", read_tables(SMALL))
     return connect_with_views(open_run(run))
 
 
-def asked(connection: duckdb.DuckDBPyConnection, sql: str, **columns: Any) -> list[tuple[Any, ...]]:
+def asked(connection: RunConnection, sql: str, **columns: Any) -> list[tuple[Any, ...]]:
     """The rows of a SELECT over a table `given` of these columns."""
     connection.register("given", pa.table(columns))
     return connection.execute(sql).fetchall()
@@ -53,14 +53,14 @@ FROM (SELECT stratum, request_sums(x, n) AS sums FROM given GROUP BY stratum) OR
 
 
 def test_without_an_event_the_high_end_is_the_one_that_clopper_and_pearson_give_to_requests(
-    small: duckdb.DuckDBPyConnection,
+    small: RunConnection,
 ) -> None:
     ((_, low, high),) = asked(small, FRACTIONS, stratum=[0] * 20, x=[0.0] * 20, n=[7.0] * 20)
     assert low == 0
     assert high == pytest.approx(1 - 0.025 ** (1 / 20), rel=1e-8)
 
 
-def test_too_few_requests_have_no_interval(small: duckdb.DuckDBPyConnection) -> None:
+def test_too_few_requests_have_no_interval(small: RunConnection) -> None:
     stratum = [size for size in (2, 3, 4, 5) for _ in range(size)]
     found = asked(small, FRACTIONS, stratum=stratum, x=[1.0] * 14, n=[8.0] * 14)
     assert [(low is None, high is None) for _, low, high in found] == [
@@ -71,7 +71,7 @@ def test_too_few_requests_have_no_interval(small: duckdb.DuckDBPyConnection) -> 
     ]
 
 
-def test_sql_gives_the_fraction_intervals_of_the_statistics(small: duckdb.DuckDBPyConnection) -> None:
+def test_sql_gives_the_fraction_intervals_of_the_statistics(small: RunConnection) -> None:
     rng = np.random.default_rng(2)
     strata, sizes = 60, rng.integers(5, 90, 60)
     stratum = np.repeat(np.arange(strata), sizes)
@@ -88,7 +88,7 @@ def test_sql_gives_the_fraction_intervals_of_the_statistics(small: duckdb.DuckDB
         assert high == pytest.approx(float(wanted.high), rel=1e-7)
 
 
-def test_the_beta_law_of_sql_is_that_of_scipy(small: duckdb.DuckDBPyConnection) -> None:
+def test_the_beta_law_of_sql_is_that_of_scipy(small: RunConnection) -> None:
     rng = np.random.default_rng(3)
     # Requests that are alike make a law as narrow as their number squared.
     a, b = np.exp(rng.uniform(-3, 14, 300)), np.exp(rng.uniform(-2, 14, 300))
@@ -98,7 +98,7 @@ def test_the_beta_law_of_sql_is_that_of_scipy(small: duckdb.DuckDBPyConnection) 
     np.testing.assert_allclose(share, special.betainc(a, b, 0.01), atol=1e-10)
 
 
-def test_sql_gives_the_jackknife_of_the_statistics(small: duckdb.DuckDBPyConnection) -> None:
+def test_sql_gives_the_jackknife_of_the_statistics(small: RunConnection) -> None:
     rng = np.random.default_rng(4)
     above = rng.gamma(0.8, 1, (40, 16)) * (rng.random((40, 16)) < 0.9)
     below = rng.gamma(3, 1, (40, 16))
@@ -113,7 +113,7 @@ def test_sql_gives_the_jackknife_of_the_statistics(small: duckdb.DuckDBPyConnect
     assert 0 < wanted.too_few_groups.sum() < 40
 
 
-def test_equal_groups_leave_no_doubt_about_a_ratio(small: duckdb.DuckDBPyConnection) -> None:
+def test_equal_groups_leave_no_doubt_about_a_ratio(small: RunConnection) -> None:
     sql = "SELECT ratio_low(above, below), ratio_high(above, below) FROM given"
     assert asked(small, sql, above=[[1.0] * 8], below=[[4.0] * 8]) == [(0.25, 0.25)]
 
@@ -324,7 +324,7 @@ def test_candidates_are_paired_on_the_traces_that_have_both(tmp_path: Path) -> N
     assert {(row["sqnr_change_db"], row["num_values"]) for row in rows} == {(0.0, 100)}
 
 
-def test_maxima_are_rarefied_as_the_statistics_do(small: duckdb.DuckDBPyConnection) -> None:
+def test_maxima_are_rarefied_as_the_statistics_do(small: RunConnection) -> None:
     amax = sorted(np.random.default_rng(7).gamma(2, 1, 50).tolist())
     sql = """
     SELECT sum(amax * exp(log_choose(place - 1, 7 - 1) - log_choose(50, 7))) FROM given WHERE place >= 7

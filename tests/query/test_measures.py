@@ -17,14 +17,14 @@ from kvtrace.query import connect_with_views, find_query, run_query, run_sql
 from kvtrace.runs.open import open_run
 
 if TYPE_CHECKING:
-    import duckdb
+    from kvtrace.query import RunConnection
 
 SMALL = Path(__file__).parents[1] / "queries" / "input"
 HEAD = "candidate = 'shipped' AND tensor = 'k' AND kv_head = 0"
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
+def small(tmp_path_factory: pytest.TempPathFactory) -> RunConnection:
     tables = read_tables(SMALL)
     tables["groups"] = [
         {"source": "day", "candidate": "shipped", "tensor": "k", "workload": workload, "phase": "prefill"}
@@ -36,12 +36,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection
     return connect_with_views(open_run(path))
 
 
-def asked(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: str) -> list[dict[str, Any]]:
+def asked(connection: RunConnection, sql: str, **parameters: str) -> list[dict[str, Any]]:
     """The rows of a user's SELECT: measures are for everybody."""
     return list(run_sql(connection, sql, parameters).records())
 
 
-def test_values_of_a_head_are_summed_and_weighted(small: duckdb.DuckDBPyConnection) -> None:
+def test_values_of_a_head_are_summed_and_weighted(small: RunConnection) -> None:
     (head,) = asked(small, f"SELECT * FROM value_sums(chosen_cells) WHERE {HEAD}")
     counts = ("num_rows", "num_values", "num_out_of_range", "num_clipped", "num_flushed", "num_nonfinite")
     assert [head[name] for name in counts] == [5, 50, 6, 3, 0, 0]
@@ -63,7 +63,7 @@ def test_an_error_that_is_all_clip_error_but_for_its_last_digit_leaves_none(tmp_
     assert head["rest"] == 0
 
 
-def test_a_query_says_what_its_strata_are(small: duckdb.DuckDBPyConnection) -> None:
+def test_a_query_says_what_its_strata_are(small: RunConnection) -> None:
     rows = asked(
         small,
         "WITH by_workload AS (SELECT * REPLACE (workload AS stratum) FROM chosen_cells) "
@@ -72,7 +72,7 @@ def test_a_query_says_what_its_strata_are(small: duckdb.DuckDBPyConnection) -> N
     assert [tuple(row.values()) for row in rows] == [("chat", 40, 2), ("code", 30, 3)]
 
 
-def test_totals_name_the_worst_head(small: duckdb.DuckDBPyConnection) -> None:
+def test_totals_name_the_worst_head(small: RunConnection) -> None:
     (found,) = asked(
         small, "SELECT * FROM value_totals(chosen_cells) WHERE candidate = 'shipped' AND tensor = 'k'"
     )
@@ -84,7 +84,7 @@ def test_totals_name_the_worst_head(small: duckdb.DuckDBPyConnection) -> None:
     assert found["worst_sqnr_db"] == pytest.approx(20)
 
 
-def test_vectors_are_counted_by_their_widest_value(small: duckdb.DuckDBPyConnection) -> None:
+def test_vectors_are_counted_by_their_widest_value(small: RunConnection) -> None:
     (head,) = asked(small, f"SELECT * FROM vector_sums(chosen_tokens) WHERE {HEAD}")
     names = ("num_vectors", "num_vectors_out_of_range", "num_vectors_clipped")
     assert [head[name] for name in names] == [5, 3, 2]
@@ -99,7 +99,7 @@ def test_vectors_are_counted_by_their_widest_value(small: duckdb.DuckDBPyConnect
     assert (total["worst_kv_head"], total["worst_vectors_clipped_frac"]) == (0, pytest.approx(4 / 7))
 
 
-def test_vectors_are_counted_by_request(small: duckdb.DuckDBPyConnection) -> None:
+def test_vectors_are_counted_by_request(small: RunConnection) -> None:
     sql = "SELECT request, n, out_of_range, clipped, num_nonfinite FROM request_vectors(chosen_tokens) "
     rows = asked(small, f"{sql} WHERE {HEAD} ORDER BY request")
     assert [tuple(row.values()) for row in rows] == [(0, 4, 2, 1, 0), (1, 3, 3, 3, 0)]
@@ -107,26 +107,35 @@ def test_vectors_are_counted_by_request(small: duckdb.DuckDBPyConnection) -> Non
         small, f"{sql} WHERE candidate = 'shipped' AND tensor = 'v' AND kv_head = 1 ORDER BY request"
     )
     assert [row["num_nonfinite"] for row in rows] == [0, 1]
-    (sums,) = asked(small, f"SELECT clipped, outside FROM head_request_sums(chosen_tokens) WHERE {HEAD}")
-    assert sums["clipped"] == {
-        "requests": 2, "affected": 2, "n": 7, "nn": 25, "x": 4, "xx": 10, "xn": 13, "worst": 1,
+
+
+def test_what_intervals_need_of_requests_are_columns(small: RunConnection) -> None:
+    (sums,) = asked(
+        small,
+        f"WITH requests AS (SELECT * FROM request_vectors(chosen_tokens) WHERE {HEAD}) "
+        "SELECT * EXCLUDE (candidate, tensor, stratum) FROM request_columns(requests)",
+    )
+    assert sums == {
+        "num_nonfinite": 0, "num_requests": 2, "sum_trials": 7, "sum_trials_sq": 25,
+        "num_affected_clipped": 2, "sum_clipped": 4, "sum_clipped_sq": 10, "sum_clipped_trials": 13,
+        "max_request_clipped": 1, "num_affected_out_of_range": 2, "sum_out_of_range": 5,
+        "sum_out_of_range_sq": 13, "sum_out_of_range_trials": 17, "max_request_out_of_range": 1,
     }  # fmt: skip
-    assert (sums["outside"]["x"], sums["outside"]["xn"]) == (5, 17)
 
 
-def test_what_was_captured_is_counted_with_its_ends(small: duckdb.DuckDBPyConnection) -> None:
+def test_what_was_captured_is_counted_with_its_ends(small: RunConnection) -> None:
     (found,) = asked(small, "SELECT * FROM coverage(chosen_tokens)")
     assert list(found.values()) == [0, 2, 1, 5, 0, 3, 2, 3, 0, 2]
 
 
-def test_groups_of_requests_are_summed_apart(small: duckdb.DuckDBPyConnection) -> None:
+def test_groups_of_requests_are_summed_apart(small: RunConnection) -> None:
     rows = asked(
         small, "SELECT request_group, w_values, w_clipped FROM group_sums(chosen_groups) ORDER BY ALL"
     )
     assert [tuple(row.values()) for row in rows] == [(0, 40, 0), (1, 40, 4)]
 
 
-def test_parameters_choose_rows_once_for_every_measure(small: duckdb.DuckDBPyConnection) -> None:
+def test_parameters_choose_rows_once_for_every_measure(small: RunConnection) -> None:
     sql = (
         "SELECT (SELECT sum(num_values) FROM value_sums(chosen_cells)) AS num_values, "
         "(SELECT sum(num_vectors) FROM vector_sums(chosen_tokens)) AS num_vectors, "
@@ -144,7 +153,7 @@ def test_parameters_choose_rows_once_for_every_measure(small: duckdb.DuckDBPyCon
     assert found(source="night") == (None, None, 0)
 
 
-def test_a_parameter_of_a_query_does_not_choose_for_the_next_one(small: duckdb.DuckDBPyConnection) -> None:
+def test_a_parameter_of_a_query_does_not_choose_for_the_next_one(small: RunConnection) -> None:
     run_query(small, find_query("by_workload"), {"candidate": "shipped", "workload": "code"})
     assert asked(small, "SELECT count(*) AS n FROM chosen_cells") == [{"n": 36}]
     # rank_heads takes no workload: that of the last query must not reach it either.
@@ -153,7 +162,7 @@ def test_a_parameter_of_a_query_does_not_choose_for_the_next_one(small: duckdb.D
     assert first["num_values"] == 50
 
 
-def test_what_the_scales_cover_is_the_smallest_over_sources(small: duckdb.DuckDBPyConnection) -> None:
+def test_what_the_scales_cover_is_the_smallest_over_sources(small: RunConnection) -> None:
     rows = asked(small, f"SELECT covered_amax, calibrated_amax, scale FROM covered_heads WHERE {HEAD}")
     assert rows == [{"covered_amax": 224, "calibrated_amax": 200, "scale": 0.5}]
     assert asked(small, "SELECT count(*) AS n, min(effective_scale) AS least FROM effective_scales") == [
@@ -174,7 +183,7 @@ def test_layers_that_a_candidate_leaves_in_every_head_are_named(tmp_path: Path) 
 
 
 def test_lengths_fall_into_classes_by_quantile_or_by_the_edges_asked_for(
-    small: duckdb.DuckDBPyConnection,
+    small: RunConnection,
 ) -> None:
     sql = (
         "SELECT request, class_number, tokens_from, tokens_to FROM length_classes "
@@ -199,17 +208,17 @@ def test_lengths_fall_into_classes_by_quantile_or_by_the_edges_asked_for(
     ],
 )
 def test_a_code_is_read_by_the_dtype_of_its_layer(
-    small: duckdb.DuckDBPyConnection, code: int, dtype: str, value: float
+    small: RunConnection, code: int, dtype: str, value: float
 ) -> None:
     assert asked(small, f"SELECT magnitude({code}, '{dtype}') AS x") == [{"x": value}]
 
 
 @pytest.mark.parametrize("place", ["/etc/passwd", "../small.run/run.json", "https://localhost/x.parquet"])
-def test_a_measure_sums_nothing_beyond_the_run(small: duckdb.DuckDBPyConnection, place: str) -> None:
+def test_a_measure_sums_nothing_beyond_the_run(small: RunConnection, place: str) -> None:
     with pytest.raises(QueryError):
         asked(small, f"SELECT * FROM value_sums('{place}')")
 
 
-def test_a_name_that_no_measure_of_the_sql_reads_is_refused(small: duckdb.DuckDBPyConnection) -> None:
+def test_a_name_that_no_measure_of_the_sql_reads_is_refused(small: RunConnection) -> None:
     with pytest.raises(QueryError, match="the SQL has no parameter 'workload'"):
         asked(small, "SELECT count(*) FROM cells", workload="chat")

@@ -16,9 +16,8 @@ from kvtrace.query import connect_with_views
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import duckdb
-
     from kvtrace.findings.finding import Finding
+    from kvtrace.query import RunConnection
     from kvtrace.runs.open import Run
 
 Row = dict[str, Any]
@@ -26,9 +25,7 @@ _Made = TypeVar("_Made")
 _PARAMETER: Final = re.compile(r"\$([a-z_]+)")
 
 _CANDIDATES: Final = """
-SELECT candidate, ordinal, kind, status, reason, reason_id, hypothetical, engine, format,
-  granularity, artifact,
-  pow(10, -rounding_floor_db / 10) AS floor
+SELECT *, pow(10, -rounding_floor_db / 10) AS floor
 FROM candidates
 ORDER BY ordinal
 """
@@ -63,12 +60,7 @@ SELECT candidate, tensor, layer, kv_head, workload, phase, position_octave,
   ) AS mean_clip_error
 FROM chosen_cells JOIN sampling USING (source, sampling_id)
 WHERE candidate IN $candidates
-GROUP BY GROUPING SETS (
-  (candidate, tensor, layer, kv_head),
-  (candidate, tensor, layer, kv_head, workload),
-  (candidate, tensor, layer, kv_head, phase),
-  (candidate, tensor, layer, kv_head, position_octave)
-)
+GROUP BY candidate, tensor, layer, kv_head, GROUPING SETS ((), (workload), (phase), (position_octave))
 QUALIFY clip_error > $least
 ORDER BY ALL
 """
@@ -127,7 +119,7 @@ class Case:
         self.run = run
         self.found: list[Finding] = []
         """What the rules that were asked before found."""
-        self._connection: duckdb.DuckDBPyConnection = connect_with_views(run)
+        self._connection = connect_with_views(run)
         self._known: dict[tuple[str, str], Any] = {}
         self._strata: dict[str, list[Row]] = {}
         """Of a few candidates at a time: all would be millions."""
@@ -148,7 +140,8 @@ class Case:
 
     def columns(self, sql: str) -> dict[str, Any]:
         """Return the same as one array a column, for many rows."""
-        return self._connection.execute(sql).fetchnumpy()
+        found: dict[str, Any] = self._connection.execute(sql).fetchnumpy()
+        return found
 
     @cached_property
     def subjects(self) -> tuple[Subject, ...]:
@@ -191,7 +184,7 @@ class Case:
             if row["kind"] != "bf16"
         )
 
-    def connection_beside(self) -> duckdb.DuckDBPyConnection:
+    def connection_beside(self) -> RunConnection:
         """Return another connection over the same views, for a thread beside the one that asks the rules."""
         return self._connection.cursor()
 

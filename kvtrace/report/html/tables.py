@@ -17,10 +17,10 @@ from kvtrace.report.shown import shown_candidates
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import duckdb
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from kvtrace.query import RunConnection
     from kvtrace.report.html.sweep import Sweep
     from kvtrace.report.sections import Report
     from kvtrace.runs.open import Run
@@ -80,7 +80,7 @@ def chart_data(run: Run, report: Report) -> ChartData:
         octaves=tuple(sorted({octave for _, octave in strata})),
     )
     by_head, by_workload, by_position, num_requests = head_strata(tables["head_strata"], axes)
-    lengths = dict(connection.sql(_LENGTHS).fetchall())
+    lengths = dict(connection.execute(_LENGTHS).fetchall())
     return ChartData(
         **{axis.name: getattr(axes, axis.name) for axis in fields(Axes)},
         by_head=by_head,
@@ -90,13 +90,13 @@ def chart_data(run: Run, report: Report) -> ChartData:
         bands=_bands(tables["absmax_bands"], axes),
         sweep=sweep_arrays(tables["clip_against_flush"], axes),
         calibrated_max_length=tuple(lengths[candidate] for candidate in candidates),
-        covered_amax=_covered(connection.sql(_COVERED).to_arrow_table(), axes),
+        covered_amax=_covered(connection.relation(_COVERED).to_arrow_table(), axes),
         coverage=tuple(coverage),
         audit=tuple(tables["scale_audit"].to_pylist()),
     )
 
 
-def _tables(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
+def _tables(connection: RunConnection) -> dict[str, pa.Table]:
     """Return the rows of the queries by name; the longest is asked beside the others."""
     longest, *others = QUERIES[:5]
     with ThreadPoolExecutor(1, "kvtrace-charts") as beside:
