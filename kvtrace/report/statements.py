@@ -51,7 +51,9 @@ def sampling_rules(report: Report, name_length: int) -> Iterator[str]:
     for rules in report.sampling:
         stride = "every position" if rules.position_stride == 1 else f"1 in {rules.position_stride} positions"
         where = f"{plain(rules.source, name_length)}: " if len(report.sources) > 1 else ""
-        yield f"{where}{stride} of {percent(rules.request_fraction)} of the requests"
+        part = rules.request_fraction
+        requests = "all requests" if part == 1 else f"{percent(part)} of the requests"
+        yield f"{where}{stride} of {requests}"
 
 
 def effect_statement(source: Source, scales: Sequence[LoadedScales]) -> str:

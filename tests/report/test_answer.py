@@ -12,6 +12,7 @@ from kvtrace.findings.rules import DIAGNOSED
 from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, Traffic
 from kvtrace.report.answer.model import Answer, HarmedHead
 from kvtrace.report.build import build_report
+from kvtrace.report.html.render import report_html
 from kvtrace.report.markdown import MAX_LINES, report_markdown
 from kvtrace.report.terminal.text import report_text
 from kvtrace.report.wording import columns
@@ -106,6 +107,16 @@ def test_scales_that_cannot_be_used_are_invalid_and_no_score(tmp_path: Path) -> 
         "nothing was judged",
     )
     assert answer.most_harmed is None
+    assert answer.matters == ("shipped cannot be used: its scales cannot be used",)
+    assert (answer.sure.level, answer.sure.text) == ("high", "8 requests, nothing was judged")
+
+
+def test_the_page_calls_scales_that_cannot_be_used_invalid_and_says_why(tmp_path: Path) -> None:
+    run = open_run(run_of(RunExample(invalid_as="scale-count"), tmp_path / "run"))
+    page = report_html(build_report(run), run)
+    row, *_ = re.findall(r"<tr><th scope=\"row\">shipped.*?</tr>", page.partition('id="formats"')[2])
+    assert "cannot be used: its scales cannot be used" in row
+    assert flowing(re.sub("<[^>]*>", " ", row)).endswith("– invalid –")
 
 
 def test_nothing_ever_says_that_it_is_not_the_scales_from_clipping_alone(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_what_was_captured_and_lost_is_shown_by_workload(report: Report) -> None
         ["chat", "1/2", "2", "2", "0–3", "0", "0", "0"],
         ["code", "1/1", "1", "0", "0–1", "2", "1", "1"],
     ]
-    assert "1 in 3 positions of 100 % of the requests" in "\n".join(lines)
+    assert "sampled: 1 in 3 positions of all requests" in "\n".join(lines)
 
 
 def test_a_capture_that_was_not_closed_is_said_to_be(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ def _where(told: Told, places: Mapping[tuple[str, Head], str]) -> list[str]:
 
 
 def _matters(told: Told) -> list[str]:
+    if not told.valid:
+        return [f"{plain(one.name, NAME)} {told.in_words(one)}" for one in told.case.subjects[:_MOST_OTHERS]]
     if told.subject is None or not told.heads:
         return []
     rows = told.rows(told.subject)
@@ -97,6 +99,8 @@ def _others(told: Told) -> list[str]:
 
 def _ran(told: Told) -> str:
     subject = told.subject
+    if not told.valid:
+        return "nothing was judged"
     if subject is None or not subject.in_effect:
         return "what-if"
     if not subject.written_otherwise:
@@ -109,7 +113,9 @@ def _sure(told: Told) -> Sure:
     parts = [count(requests, "request"), _ran(told)]
     lacking = [one for one in told.diagnosis.findings if one.id == "coverage"]
     level: Literal["high", "medium", "low"]
-    if told.first is not None and told.first.confidence != "certain":
+    if not told.valid:
+        level = "high"
+    elif told.first is not None and told.first.confidence != "certain":
         level = told.first.confidence
     elif told.state == "too few" or requests < 3:
         level = "low"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvtrace.runs.open import Run
 
 MOST_LISTED: Final = 20
-_SAME_WITHIN: Final = 0.004
+SAME_WITHIN: Final = 0.004
 """What a bf16 copy of a scale may differ by, as `is_same_scale` of queries/measures.sql has it."""
 
 _Heads = dict["Head", "HeadLoss"]
@@ -84,7 +84,7 @@ def _clips(report: Report) -> int:
 
 def _scales(old: _Heads, new: _Heads) -> ScalesChange:
     ratios = [_covered_ratio(old[head], new[head]) for head in old.keys() & new.keys()]
-    changed = [ratio for ratio in ratios if abs(ratio - 1) > _SAME_WITHIN]
+    changed = [ratio for ratio in ratios if abs(ratio - 1) > SAME_WITHIN]
     return ScalesChange(
         num_heads=len(ratios),
         num_changed=len(changed),

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace.figures import count, percent
+from kvtrace.figures import count
 from kvtrace.plain_text import plain
 from kvtrace.report.html.answer import mark
 from kvtrace.report.html.page import short_positions
 from kvtrace.report.shown import shown_candidates
-from kvtrace.report.statements import candidate_statement, effect_statement
+from kvtrace.report.statements import candidate_statement, effect_statement, sampling_rules
 from kvtrace.report.wording import ended
 from kvtrace.stats.fractions import MIN_REQUESTS
 
@@ -48,7 +48,7 @@ def evidence_parts(
             for one in shown_candidates(report)
         ],
         "findings": [_found(one) for one in report.findings],
-        "sampling": " ".join(_sampling(report)),
+        "sampling": ended("Sampled: " + "; ".join(sampling_rules(report, _NAME))) if report.sampling else "",
         "coverage": list(_coverage(data, workloads)),
         "captured": [captured_parts(one) for one in report.captured],
         "manifest": [*_manifest(report), *_serving(serving)],
@@ -102,13 +102,6 @@ def ran_parts(report: Report) -> Iterator[tuple[str, str]]:
         )
         closed = "" if source.closed else " It was not closed in order: its last rows may be missing."
         yield plain(source.name, _NAME), text + closed
-
-
-def _sampling(report: Report) -> Iterator[str]:
-    for rules in report.sampling:
-        stride = "every position" if rules.position_stride == 1 else f"1 in {rules.position_stride} positions"
-        where = f"{plain(rules.source, _NAME)}: " if len(report.sources) > 1 else ""
-        yield f"{where}{stride} of {percent(rules.request_fraction)} of the requests."
 
 
 def _coverage(data: ChartData, workloads: list[str]) -> Iterator[dict[str, Any]]:

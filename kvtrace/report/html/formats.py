@@ -69,7 +69,8 @@ def _row(answer: Answer, data: ChartData, candidate: CandidateSummary) -> dict[s
     if candidate.kind == "bf16":
         return row | {"note": "not quantized: nothing is lost"}
     if candidate.status == "invalid":
-        return row | {"note": row["note"] or f"cannot be used: {plain(candidate.reason or '', 400)}"}
+        note = row["note"] or f"cannot be used: {plain(candidate.reason or '', 400)}"
+        return row | {"note": note, "mark": mark("not measured") | {"word": "invalid"}}
     return row | {"cells": list(_cells(data, candidate))}
 
 

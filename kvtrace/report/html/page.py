@@ -9,6 +9,7 @@ import numpy as np
 
 from kvtrace.figures import positions
 from kvtrace.plain_text import plain
+from kvtrace.report.before_after.build import SAME_WITHIN
 from kvtrace.report.bins import BINS, RANGE_BINS
 from kvtrace.report.charts.absmax_bands import absmax_bands
 from kvtrace.report.charts.before_after import before_after
@@ -235,8 +236,10 @@ def first_choice(report: Report, data: ChartData) -> dict[str, Any]:
             c,
         ),
     )
-    others = sorted(order[1:], key=lambda c: (kinds[data.candidates[c]] == "unit", c))
     candidate = order[0] if order else 0
+    others = sorted(
+        order[1:], key=lambda c: (_is_same(data, c, candidate), kinds[data.candidates[c]] == "unit", c)
+    )
     harmed = report.answer.most_harmed
     is_known = harmed is not None and bool(order) and data.candidates[candidate] == report.answer.candidate
     return {
@@ -246,3 +249,9 @@ def first_choice(report: Report, data: ChartData) -> dict[str, Any]:
         if harmed is not None and is_known
         else None,
     }
+
+
+def _is_same(data: ChartData, one: int, other: int) -> bool:
+    """Return whether two candidates cover the same in every head, as effective scales and their file do."""
+    covered = data.covered_amax
+    return np.allclose(covered[one], covered[other], rtol=SAME_WITHIN, equal_nan=True)

@@ -38,7 +38,7 @@ def _action(answer: Answer) -> Iterator[str]:
     lines = list(paragraph(plain(action.text, _LONGEST), _INDENT)) if action.text else []
     lines += command_lines(action.command, _INDENT)
     if action.until:
-        lines += paragraph(f"until that is served: {plain(action.until, _LONGEST)}", _INDENT)
+        lines += paragraph(f"until that is served, serve {plain(action.until, _LONGEST)}", _INDENT)
     if lines:
         yield f"  {'do now':<10}{lines[0].lstrip()}"
         yield from lines[1:]

@@ -99,7 +99,7 @@ def _evidence(report: Report) -> Iterator[str]:
     yield from _named((source.name, _what_ran(report, source)) for source in report.sources)
     yield from _named((one.candidate, candidate_statement(report, one)) for one in shown_candidates(report))
     for sentence in sampling_rules(report, 24):
-        yield from paragraph(sentence)
+        yield from paragraph(f"sampled: {sentence}")
     yield from captured_table(report.captured)
     yield from ("", "  found, ranked; the SQL of each is in --format json")
     yield from finding_lines(report)
