@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.figures import count, percent, times
 from kvtrace.report.answer.model import Answer, Compared, RangeUsed, Sure
 from kvtrace.report.answer.words import head_name
+from kvtrace.report.before_after.differences import besides
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,7 +92,7 @@ def _matters(
         lost, had = percent(one.clip_error_after), percent(one.clip_error_before)
         yield f"{name} loses {lost} of its energy to clipping, {had} before"
     yield scales_in_words(scales)
-    named = [one.what for one in differ]
+    named = besides(differ)
     more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
     yield (
         f"besides, {', '.join(named[:_MOST_NAMED] + more)} {'differs' if len(named) == 1 else 'differ'}"

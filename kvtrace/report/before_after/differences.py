@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.gate.constant import constants
@@ -10,7 +11,7 @@ from kvtrace.report.before_after.model import Difference
 from kvtrace.report.statements import sampling_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kvtrace.report.sections import Report
     from kvtrace.runs.open import Run
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 _GROUP: Final = " settings"
 _OF_ITSELF: Final = ("trace_sha256", "evaluation_corpus_sha256", "baseline_id", "candidate_id")
 """Differ between any two deployments, or say nothing of either."""
-_NAMES: Final = {"evaluator_revision": "kvtrace version", "kv_dtype": "cache dtype"}
+_DIGEST, _ARTIFACT, _JUDGED = "digest of the scales", "scale artifact", "scales judged"
+_NAMES: Final = {
+    "evaluator_revision": "kvtrace version",
+    "kv_dtype": "cache dtype",
+    "scale_artifact_sha256": _DIGEST,
+}
+_OF_SCALES: Final = (_DIGEST, _ARTIFACT, _JUDGED)
+"""Say what the heads' scales say already."""
+_SHA256: Final = re.compile("[0-9a-f]{64}")
 _ARGUMENTS: Final = "effective_args"
 _Value = str | dict[str, str] | None
 """A fact in words; of a group of settings each by its own name; None: not recorded."""
@@ -38,6 +47,22 @@ def differences(
         elif first != second:
             differ += _differing(name, first, second)
     return differ, same
+
+
+def besides(differ: Sequence[Difference]) -> list[str]:
+    """Return the names of what differs besides the scales."""
+    return [one.what for one in differ if one.what not in _OF_SCALES]
+
+
+def in_short(value: str | None) -> str:
+    """Return a value for people: of a digest its first digits.
+
+    >>> in_short("5e" * 32), in_short("fp8"), in_short(None)
+    ('5e5e5e5e5e5e…', 'fp8', 'not recorded')
+    """
+    if value is None:
+        return "not recorded"
+    return f"{value[:12]}…" if _SHA256.fullmatch(value) else value
 
 
 def _differing(name: str, first: _Value, second: _Value) -> Iterator[Difference]:
@@ -104,8 +129,8 @@ def _as_text(value: Any) -> str | None:
 def _scales(report: Report) -> Iterator[tuple[str, str | None]]:
     found = [one for one in report.candidates if one.candidate == report.answer.candidate]
     for one in found:
-        yield "scales judged", one.candidate
-        yield "scale artifact", one.artifact
+        yield _JUDGED, one.candidate
+        yield _ARTIFACT, one.artifact
         yield "written as", f"{one.format} by {one.engine}" if one.engine else None
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import percent, times
 from kvtrace.report.answer.words import head_name
+from kvtrace.report.before_after.differences import in_short
 from kvtrace.report.markdown import (
     MAX_LINES,
     answer_markdown,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _MOST_HEADS: Final = 4
 _MOST_DIFFERENCES: Final = 6
 _VALUE: Final = 80
-_NOTHING: Final = "not recorded"
 
 
 def before_after_markdown(told: BeforeAfter) -> str:
@@ -48,7 +48,7 @@ def _lines(told: BeforeAfter) -> Iterator[str]:
         yield "| differs | before | after |"
         yield "|---|---|---|"
         for fact in told.differs[:_MOST_DIFFERENCES]:
-            values = (escaped(value or _NOTHING, _VALUE) for value in (fact.before, fact.after))
+            values = (escaped(in_short(value), _VALUE) for value in (fact.before, fact.after))
             yield f"| {' | '.join((escaped(fact.what, _VALUE), *values))} |"
         if len(told.differs) > _MOST_DIFFERENCES:
             yield f"| {len(told.differs) - _MOST_DIFFERENCES} more in `--format json` | | |"

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from kvtrace.figures import count, percent, times
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.words import head_name
-from kvtrace.report.before_after.text import NOT_RECORDED
+from kvtrace.report.before_after.differences import in_short
 from kvtrace.report.html.answer import answer_parts, mark
-from kvtrace.report.html.evidence import captured_parts, ran_parts
+from kvtrace.report.html.evidence import captured_parts, evidence_state, ran_parts
 from kvtrace.report.html.render import rendered_page
 from kvtrace.report.html.ruler import ruler_of_two
 
 if TYPE_CHECKING:
+    from kvtrace.report.answer.model import State
     from kvtrace.report.before_after.model import BeforeAfter, HeadChange
     from kvtrace.report.sections import Report
 
@@ -50,7 +51,7 @@ def before_after_html(told: BeforeAfter) -> str:
         picture=_picture(told.heads[:_PICTURED]),
         heads=[_row(one) for one in told.heads],
         differs=[
-            [plain(value or NOT_RECORDED, _NAME) for value in (one.what, one.before, one.after)]
+            [plain(value, _NAME) for value in (one.what, in_short(one.before), in_short(one.after))]
             for one in told.differs
         ],
         same=", ".join(plain(one, _NAME) for one in told.same),
@@ -72,11 +73,18 @@ def _navigation(told: BeforeAfter) -> list[tuple[str, list[dict[str, Any]]]]:
         (
             "What it rests on",
             [
-                entry("evidence", "Evidence", answer.state),
+                entry("evidence", "Evidence", _evidence_state(told)),
                 entry("not-measured", "Not measured", "not measured"),
             ],
         ),
     ]
+
+
+def _evidence_state(told: BeforeAfter) -> State:
+    """Return what the thinner evidence of the two is."""
+    found = {evidence_state(side) for side in (told.before, told.after)}
+    order: tuple[State, ...] = ("warning", "too few", "sound")
+    return next(one for one in order if one in found)
 
 
 def _finding(told: BeforeAfter) -> str:

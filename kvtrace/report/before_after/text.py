@@ -8,6 +8,7 @@ from kvtrace.figures import count, percent, times
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.model import SIGNS
 from kvtrace.report.answer.words import head_name
+from kvtrace.report.before_after.differences import in_short
 from kvtrace.report.statements import captured_amount, effect_statement
 from kvtrace.report.terminal.answer import answer_lines
 from kvtrace.report.terminal.range_used import range_used_lines
@@ -24,7 +25,6 @@ SECTIONS: Final = ("answer", "range", "before-and-after", "evidence", "not-measu
 _NAME: Final = 22
 _VALUE: Final = 200
 _MOST_NAMED: Final = 30
-NOT_RECORDED: Final = "not recorded"
 
 
 def before_after_text(told: BeforeAfter, *, section: str | None = None) -> str:
@@ -86,7 +86,7 @@ def _before_and_after(told: BeforeAfter) -> Iterator[str]:
 
 
 def _difference(fact: Difference) -> Iterator[str]:
-    before, after = (plain(value or NOT_RECORDED, _VALUE) for value in (fact.before, fact.after))
+    before, after = (plain(in_short(value), _VALUE) for value in (fact.before, fact.after))
     yield from paragraph(f"{before} → {after}", " " * (_NAME + 5), f"    {padded(fact.what, _NAME)} ")
 
 
@@ -106,6 +106,7 @@ def _evidence(told: BeforeAfter) -> Iterator[str]:
 
 def _not_measured(told: BeforeAfter) -> Iterator[str]:
     yield "NOT MEASURED"
+    width = max(len(one.what) for one in told.answer.not_measured)
     for one in told.answer.not_measured:
-        yield from paragraph(one.why, " " * (_NAME + 5), f"  {padded(one.what, _NAME)}   ")
+        yield from paragraph(one.why, " " * (width + 4), f"  {padded(one.what, width)}  ")
     yield from paragraph(f"No replay of K and V shows {', '.join(told.after.not_visible)}.")
