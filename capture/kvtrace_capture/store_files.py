@@ -34,6 +34,7 @@ from kvtrace.trace.format import (
 from kvtrace_capture.lines_file import LinesFile
 from kvtrace_capture.private_files import make_private_directory
 from kvtrace_capture.private_files import write_private as write_private
+from kvtrace_capture.store_lock import StoreLock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,6 +104,7 @@ class StoreFiles:
         """Mark the store as shut down in order."""
         self._give_reserve_back()
         self._write_commit(self._commits, closed=True)
+        self._lock.release()
 
     def _give_reserve_back(self) -> None:
         with contextlib.suppress(OSError):
@@ -111,6 +113,7 @@ class StoreFiles:
     def _create(self) -> None:
         make_private_directory(self._store.parent)
         self._store.mkdir(mode=0o700)
+        self._lock = StoreLock(self._store)
         groups = {self._store}
         for spec in self.specs:
             make_private_directory(self._store / spec.path)

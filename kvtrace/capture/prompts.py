@@ -10,8 +10,10 @@ from kvtrace.errors import InputError
 from kvtrace.files.regular import read_regular
 from kvtrace.files.strict_json import parse_strict_json
 from kvtrace.plain_text import plain
+from kvtrace.trace.fingerprint import chat_template_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 KEYS: Final = ("prompt", "messages", "workload", "id", "max_tokens")
@@ -62,6 +64,22 @@ def read_prompts(path: Path) -> list[Prompt]:
             f'{path}: holds no prompt; expected lines such as {{"prompt": "…", "workload": "chat"}}'
         )
     return prompts
+
+
+def require_chat_template(model: Path, prompts: Sequence[Prompt], file: Path) -> None:
+    """Find out before a model is loaded whether its prompts can be made.
+
+    Raises InputError: a prompt has messages, and the checkpoint directory `model` no chat template; its line
+    in `file` is named. A model that is not here, or has no tokenizer of its own, is left to the engine.
+    """
+    first = next((one.line for one in prompts if one.messages is not None), None)
+    if first is None or not (model / "tokenizer_config.json").is_file():
+        return
+    if chat_template_digest(model) is None and not any(model.glob("chat_template*")):
+        raise InputError(
+            f"{file}: line {first}: has messages, and {model} has no chat template to make a prompt of them; "
+            "give it as prompt, or add chat_template.jinja to the model"
+        )
 
 
 def _prompt(number: int, line: bytes) -> Prompt:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.capture.engine_log import reason_in_log
 from kvtrace.errors import CaptureError, InputError, OutputExistsError
-from kvtrace.files.staging import put
+from kvtrace.files.staging import put, staged
 from kvtrace.trace.capture_names import KEY_FILE, TRACE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from kvtrace.capture.options import CaptureOptions
     from kvtrace.capture.prompts import Prompt
@@ -78,18 +76,19 @@ def capture_offline(
     """Capture all prompts into a new trace at `output`.
 
     options.directory is not used: vLLM writes into a hidden folder beside `output`, and a trace that opens is
-    moved into its place. The key of all hashes is `kvtrace.key` beside it, unless options name another.
+    moved into its place. A folder that a killed run left goes with the next one. The key of all hashes is
+    `kvtrace.key` beside it, unless options name another.
     progress: takes (requests done, all). Ctrl-C ends vLLM in good order: what was captured becomes the trace.
     overwrite: whether a trace at `output` gives way once the new one is there.
     Raises OutputExistsError: see `check_output`. Raises CaptureError: vLLM failed; its log is kept beside it.
     """
     check_output(output, overwrite=overwrite)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written: {error.strerror}") from error
-    try:
+    with ExitStack() as hidden:
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            folder = hidden.enter_context(staged(output, private=True))
+        except OSError as error:
+            raise InputError(f"{output}: cannot be written: {error.strerror}") from error
         key_file = options.hash_key_file or output.parent / KEY_FILE
         options = replace(options, directory=folder, hash_key_file=key_file)
         told, status, is_interrupted = _drive(_job(run, options), python, folder, progress)
@@ -101,8 +100,6 @@ def capture_offline(
         faults = _faults(trace)
         put(trace.path, output)  # what had the name goes only when the new one is there
         return OfflineCapture(told.done, is_interrupted, has_trace=True, faults=faults)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_output(output: Path, *, overwrite: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -63,7 +63,7 @@ def capture_run(
 ) -> None:
     """Send a file of labelled prompts through vLLM, offline, with capture on. Ctrl-C keeps what there is."""
     from kvtrace.capture.options import CaptureOptions, parse_bytes, parse_layers
-    from kvtrace.capture.prompts import read_prompts
+    from kvtrace.capture.prompts import read_prompts, require_chat_template
     from kvtrace.capture.run import OfflineRun, capture_offline, check_output
     from kvtrace.capture.vllm_python import find_vllm_python
     from kvtrace.commands.progress import show_progress
@@ -91,6 +91,7 @@ def capture_run(
         temperature=temperature,
         max_tokens=max_tokens,
     )
+    require_chat_template(Path(model), run.prompts, prompts)
     python = find_vllm_python(vllm_python)
     with show_progress("capture") as progress, ctrl_c_interrupts():
         captured = capture_offline(run, options, python, output, progress, overwrite=force)

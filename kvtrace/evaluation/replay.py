@@ -122,6 +122,7 @@ def _source_record(name: str, trace: Trace, method: str, *, tensors_reread: bool
         cache_dtypes=trace.cache_dtypes,
         attention_backends=attention_backends(trace),
         closed=all(store.commit.closed for store in trace.ranks),
+        running=trace.is_running,
         method=method,
         tensors_reread=tensors_reread,
     )

@@ -170,6 +170,7 @@ def _source(record: SourceRecord) -> Source:
         trace_sha256=record.trace_sha256,
         captured_at=record.created_at,
         closed=record.closed,
+        running=record.running,
         model=record.model.name,
         weights_digest=record.model.weights_digest,
         engine=record.engine.name,

@@ -76,6 +76,8 @@ class Source:
     """Unix seconds."""
     closed: bool
     """False: the capture was not shut down in order and may have lost its last rows."""
+    running: bool
+    """The engine still ran when its trace was read; what it stored later is not in here. Since 1.3."""
     model: str
     weights_digest: str | None
     engine: str

@@ -56,6 +56,15 @@ def sampling_rules(report: Report, name_length: int) -> Iterator[str]:
         yield f"{where}{stride} of {requests}"
 
 
+def ended_statement(source: Source) -> str:
+    """Return a sentence, after a blank, on rows that may be missing at a trace's end; else nothing."""
+    if source.closed:
+        return ""
+    if source.running:
+        return " Its engine still ran: what it stored later is not in here."
+    return " It was not closed in order: its last rows may be missing."
+
+
 def effect_statement(source: Source, scales: Sequence[LoadedScales]) -> str:
     """Return whether FP8 was in effect in a trace, and with which scales."""
     dtype = f"cache dtype {plain(source.kv_cache_dtype, 20)}"

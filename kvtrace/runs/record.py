@@ -35,6 +35,8 @@ class SourceRecord(Record):
     """Distinct backends of the captured layers, sorted."""
     closed: bool = True
     """False where a rank was not shut down in order: its last rows may be missing."""
+    running: bool = False
+    """Whether its engine still ran at the replay: later rows are not among those replayed."""
     method: str = "direct"
     """direct (element by element) or profile (over exact counts); float32 traces are always direct."""
     tensors_reread: bool = True

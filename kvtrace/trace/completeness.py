@@ -32,17 +32,29 @@ def rows_lost(trace: Trace) -> dict[int, int]:
 
     Of a finished request, what was counted as dropped or what its rules chose and a rank does not have,
     whichever is more: an engine that is killed has counted nothing of what it had not committed. Of a running
-    request, whose end is not known, what was counted.
+    request, whose end is not known, and while the engine runs of any, what was counted: the rest may come.
     """
-    lost: Counter[int] = Counter()
+    lost: Counter[int] = Counter(dict.fromkeys(trace.requests, 0))
+    for store in trace.ranks:
+        lost.update({n: sum(reasons.values()) for n, reasons in store.dropped.items() if n in lost})
+    if not trace.is_running:
+        lost.update(rows_uncommitted(trace))
+    return lost
+
+
+def rows_uncommitted(trace: Trace) -> dict[int, int]:
+    """Return request → rows of finished requests that are neither stored nor counted, summed over ranks.
+
+    While the engine runs they wait for a commit; where it ended out of order they are lost.
+    """
+    uncommitted: Counter[int] = Counter()
     for store, token_of_row in zip(trace.ranks, trace.joined.token_of_row, strict=True):
         stored = Counter(trace.tokens.request[token_of_row[token_of_row >= 0]].tolist())
         has_layers = any(layer.captured for layer in store.rank.layers)
         for number, request in trace.requests.items():
-            dropped = sum(store.dropped.get(number, {}).values())
-            missing = 0
             if has_layers and request.sampled and request.status != "running":
+                dropped = sum(store.dropped.get(number, {}).values())
                 stride = trace.sampling[request.sampling_id].position_stride
                 missing = expected_positions(request, stride) - stored[number]
-            lost[number] += max(dropped, missing)
-    return lost
+                uncommitted[number] += max(missing - dropped, 0)
+    return uncommitted

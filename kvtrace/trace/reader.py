@@ -29,6 +29,7 @@ from kvtrace.trace.format import (
     TraceRecord,
     rank_directory,
 )
+from kvtrace.trace.liveness import is_being_written, why_empty
 from kvtrace.trace.merged_layers import MergedLayer, merge_layers
 from kvtrace.trace.platforms import platform_of
 from kvtrace.trace.query_stores import QueryStores, open_query_stores
@@ -109,6 +110,8 @@ class Trace:
     """What a repair lost; None for a trace as it was captured."""
     attention: QueryStores = field(default_factory=QueryStores)
     """What attention can be replayed from (`kvtrace.trace.queries`); empty where no queries were captured."""
+    is_running: bool = False
+    """Whether its engine still ran when it was opened: more rows may come (`kvtrace.trace.liveness`)."""
 
     def __repr__(self) -> str:
         model, size = (
@@ -182,26 +185,28 @@ class Trace:
 def open_trace(path: Path | str, *, may_lack_tokens: bool = False) -> Trace:
     """Open the trace in directory `path`; tensors stay on disk.
 
-    may_lack_tokens: open it too if none of its committed rows counts, as after an early death of the engine.
+    may_lack_tokens: open it too if no row is committed, or none that is counts, as after an early death of
+    the engine.
     Raises NotATraceError, SchemaVersionError, IntegrityError, or EmptyTraceError (no committed row).
     """
     path = Path(path)
     record = read_trace_record(path)
+    repair = read_sealed(path / REPAIR_FILE, RepairRecord) if record.repaired_from else None
+    directories = _rank_directories(path, record, repair)
+    is_running = is_being_written(directories)
+    # Rows first: of an engine that runs, the requests of what is committed have a line by then.
+    ranks = tuple(open_store(store) for store in directories)
     requests = read_requests(path, committed=record.line_commits)
     sampling = read_sampling(path, committed=record.line_commits)
-    repair = read_sealed(path / REPAIR_FILE, RepairRecord) if record.repaired_from else None
-    ranks = tuple(open_store(store) for store in _rank_directories(path, record, repair))
     for store in ranks:
         if store.rank.trace_id != record.trace_id:
             raise IntegrityError(
                 f"{store.path}: belongs to trace {store.rank.trace_id}, "
                 f"expected {record.trace_id}. {COPY_OR_REPAIR}"
             )
-    if not any(chunk.num_rows for store in ranks for chunk in store.commit.chunks):
-        raise EmptyTraceError(
-            f"{path}: holds no committed row. Did requests of a sampled workload reach the engine, "
-            "and did it run longer than the flush interval or shut down in order?"
-        )
+    has_rows = any(chunk.num_rows for store in ranks for chunk in store.commit.chunks)
+    if not has_rows and not may_lack_tokens:
+        raise EmptyTraceError(f"{path}: holds no committed row. {why_empty(is_running=is_running)}")
     joined = join_ranks(ranks, requests)
     if not len(joined.tokens) and not may_lack_tokens:
         raise EmptyTraceError(
@@ -214,7 +219,9 @@ def open_trace(path: Path | str, *, may_lack_tokens: bool = False) -> Trace:
     _check_sampling_ids(path, requests, sampling, *(store.sampling_ids for store in attention.all))
     stores = [(store.path, store.commit) for store in (*ranks, *attention.all)]
     digest = digest_of_records(path, record, stores)
-    return Trace(path, record, requests, sampling, ranks, joined, layers, digest, repair, attention)
+    return Trace(
+        path, record, requests, sampling, ranks, joined, layers, digest, repair, attention, is_running
+    )
 
 
 def read_trace_record(path: Path) -> TraceRecord:

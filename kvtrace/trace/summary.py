@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001 -- pydantic reads the annotations
-from kvtrace.trace.completeness import expected_positions
+from kvtrace.trace.completeness import expected_positions, rows_uncommitted
 from kvtrace.trace.format import (
     REQUESTS_FILE,
     EngineRecord,
@@ -18,6 +18,7 @@ from kvtrace.trace.format import (
     Record,
     SamplingRecord,
 )
+from kvtrace.trace.liveness import last_commit_at
 from kvtrace.trace.repair.record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.requests import read_lines_commit
 from kvtrace.trace.strata import PHASES
@@ -26,7 +27,7 @@ from kvtrace.trace.tokens import join_ranks
 if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
-INSPECT_SCHEMA_VERSION: Final = "1.3"
+INSPECT_SCHEMA_VERSION: Final = "1.4"
 
 
 class LayerSummary(Record):
@@ -73,6 +74,10 @@ class Completeness(Record):
     num_unfinished_requests: int
     """Sampled requests without an end record: how much of them is missing is not known."""
     dropped_by_reason: dict[str, int]
+    num_pending: int = 0
+    """Rows of finished requests that wait for a commit while the engine runs, over ranks. Since 1.4."""
+    num_uncommitted: int = 0
+    """Rows of finished requests that a killed engine had not committed, over ranks. Since 1.4."""
     num_superseded: int
     num_unknown_request: int
     num_beyond_end: int
@@ -124,6 +129,10 @@ class TraceSummary(Record):
     num_chunks: int
     closed: bool
     """Every rank was shut down in order."""
+    running: bool = False
+    """The engine still ran when this was read, and may add rows. Since 1.4."""
+    committed_at: float | None = None
+    """Unix time of the last commit, by its file's own time. Since 1.4."""
     writer_failures: tuple[str, ...] = ()
     """Why writers stopped storing, one text for each rank that did."""
     num_lost_lines: int = 0
@@ -189,6 +198,8 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
         num_ranks=len(trace.ranks),
         num_chunks=sum(store.num_chunks for store in trace.ranks),
         closed=all(store.commit.closed for store in stores),
+        running=trace.is_running,
+        committed_at=last_commit_at(store.path for store in trace.ranks),
         writer_failures=tuple(store.commit.failure for store in stores if store.commit.failure),
         num_lost_lines=lines.num_lost if lines else 0,
         repair=trace.repair,
@@ -250,6 +261,7 @@ def _coverage(trace: Trace) -> tuple[CoverageCell, ...]:
 def _completeness(trace: Trace) -> Completeness:
     sampled = [request for request in trace.requests.values() if request.sampled]
     finished = [request for request in sampled if request.status != "running"]
+    uncommitted = sum(rows_uncommitted(trace).values())
     numbers = np.array([request.request for request in finished], dtype=np.int64)
     by_reason: Counter[str] = Counter()
     for store in trace.ranks:
@@ -267,6 +279,8 @@ def _completeness(trace: Trace) -> Completeness:
         num_requests_with_missing=sum(bool(request.missing) for request in sampled),
         num_unfinished_requests=len(sampled) - len(finished),
         dropped_by_reason=dict(by_reason),
+        num_pending=uncommitted if trace.is_running else 0,
+        num_uncommitted=0 if trace.is_running else uncommitted,
         num_superseded=trace.joined.num_superseded,
         num_unknown_request=trace.joined.num_unknown,
         num_beyond_end=trace.joined.num_beyond_end,

@@ -14,11 +14,20 @@ if TYPE_CHECKING:
 
     from kvtrace.trace.cache_dtypes import CacheKind
     from kvtrace.trace.format import SamplingRecord
-    from kvtrace.trace.summary import Completeness, CoverageCell, LayerSummary, TraceSummary
+    from kvtrace.trace.summary import CoverageCell, LayerSummary, TraceSummary
 
 
 _OCTAVES_A_BLOCK: Final = 6
 _MOST_LAYERS: Final = 4
+_NOT_COMMITTED: Final = "were not committed when the engine was killed (--shutdown-timeout 30 leaves it time)"
+_DROPPED: Final = {
+    "budget": "rows came after the byte budget was spent (a larger one, or a wider stride)",
+    "queue_full": "rows found no room in the queue (a wider stride, or a faster disk)",
+    "write_failed": "rows could not be written (the disk: full, or gone)",
+    "hook_failed": "rows could not be copied out of the engine (its log says why)",
+    "damaged": "rows were damaged, and a repair left them out",
+}
+"""Why rows are not there, and what helps."""
 _MEANING: Final[dict[CacheKind, str]] = {
     "static_fp8": "",
     "unquantized": ": no FP8 in effect, so any scales are hypothetical",
@@ -66,7 +75,7 @@ def _lines(summary: TraceSummary) -> Iterator[str]:
     yield ""
     yield from _coverage_lines(summary.coverage)
     yield ""
-    yield from _completeness_lines(summary.completeness)
+    yield from _completeness_lines(summary)
     yield from _integrity_lines(summary)
 
 
@@ -174,17 +183,18 @@ def _counts(cell: CoverageCell | None) -> str:
     return "" if cell is None else f"{cell.num_tokens}/{cell.num_requests}"
 
 
-def _completeness_lines(found: Completeness) -> Iterator[str]:
+def _completeness_lines(summary: TraceSummary) -> Iterator[str]:
+    found = summary.completeness
     lost = found.num_expected - found.num_stored
     yield (
         f"complete  {found.num_stored:,} of {found.num_expected:,} sampled positions of finished requests"
         + (" are stored" if lost <= 0 else f" are stored, {lost:,} are not")
     )
-    reasons = ", ".join(
-        f"{count:,} {reason.replace('_', ' ')}" for reason, count in sorted(found.dropped_by_reason.items())
-    )
+    dropped = [(count, _DROPPED[reason]) for reason, count in sorted(found.dropped_by_reason.items())]
     notes = [
-        (found.num_dropped, f"rows dropped, over all ranks ({reasons})"),
+        (found.num_pending, "rows wait for the next commit of the engine, which still runs"),
+        (found.num_uncommitted, f"rows {_NOT_COMMITTED}"),
+        *dropped,
         (
             found.num_missing_positions - found.num_switched_off_positions,
             "positions never computed here (prefix cache)",
@@ -201,6 +211,14 @@ def _completeness_lines(found: Completeness) -> Iterator[str]:
             yield f"          {count:,} {text}"
 
 
+def _how_it_ended(summary: TraceSummary) -> str:
+    if summary.closed:
+        return "closed in order"
+    if summary.running:
+        return "the engine still runs: more rows may come"
+    return "not closed in order: the last rows may be lost"
+
+
 def _integrity_lines(summary: TraceSummary) -> Iterator[str]:
     how = (
         "every tensor reread and sound"
@@ -209,12 +227,14 @@ def _integrity_lines(summary: TraceSummary) -> Iterator[str]:
     )
     yield f"integrity {how}"
     yield (
-        f"          {summary.num_ranks} rank(s), {summary.num_chunks} row chunk(s), "
-        + ("closed in order" if summary.closed else "not closed in order: the last rows may be lost")
+        f"          {summary.num_ranks} rank(s), {summary.num_chunks} row chunk(s), " + _how_it_ended(summary)
     )
     for directory, where in summary.profiles.items():
         hint = "" if where == "made here" else ": a replay counts again"
         yield f"          {directory}, {where}, was counted again and is the same{hint}"
+    if summary.committed_at is not None and not summary.closed:
+        last = datetime.fromtimestamp(summary.committed_at, UTC)
+        yield f"          last commit {last:%Y-%m-%d %H:%M:%S UTC}"
     for failure in summary.writer_failures:
         yield f"          a writer stopped storing: {plain(failure, 200)}"
     if summary.num_lost_lines:

@@ -120,7 +120,15 @@ def test_a_trace_without_committed_rows_says_so(tmp_path: Path) -> None:
         rows_of_rank=[[]],
     )
     assert_unusable(kvtrace("report", trace), "no committed row")
-    assert_unusable(kvtrace("inspect", trace), "no committed row")
+    shown = kvtrace("inspect", trace)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    for line in (
+        "model     fabricated",
+        "engine    fabricated 0 on cpu",
+        "every effective K and V scale is 1",
+    ):
+        assert line in shown.stdout
+    assert "complete  0 of 1 sampled positions of finished requests are stored, 1 are not" in shown.stdout
 
 
 def test_a_damaged_commit_record_is_named(trace: Path) -> None:

@@ -87,6 +87,19 @@ def test_a_bad_line_is_named_by_its_number_before_anything_starts(
     assert not list(tmp_path.glob("*out*"))
 
 
+def test_messages_for_a_model_without_a_chat_template_are_named_before_it_is_loaded(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "tokenizer_config.json").write_text("{}")
+    lines = f'{GOOD}\n{{"messages": [{{"role": "user", "content": "Hi"}}], "workload": "chat"}}\n'
+    arguments = ("--vllm-python", "/nowhere", "--model", model)
+    assert_one_line_error(
+        run(tmp_path, *arguments, prompts=lines), "line 2: has messages", "no chat template"
+    )
+    (model / "chat_template.jinja").write_text("{{ messages }}")
+    assert "/nowhere" in run(tmp_path, *arguments, prompts=lines).stderr
+
+
 def test_bytes_that_are_no_text_are_a_bad_line_too(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(GOOD.encode() + b'\n{"prompt": "\xff"}\n')

@@ -62,7 +62,7 @@ def check_stored(path: Path) -> Stored:
     )
     assert len(set(tokens)) == len(tokens)
     expected = [row_of_token()[request % ROUND, position] for request, position in tokens]
-    for layer, tensor, spec in store.tensor_specs():
+    for layer, tensor, spec in store.tensor_specs() if store.num_chunks else ():
         found = np.concatenate([store.read_chunk(spec, chunk) for chunk in range(store.num_chunks)])[used]
         assert (found == tensors()[layer.index, tensor][expected]).all(), (
             f"layer {layer.index} {tensor} differs"

@@ -73,7 +73,8 @@ def test_ctrl_c_leaves_a_readable_trace_of_what_was_done(tmp_path: Path, model: 
     process = start(tmp_path, model, many, "--flush-seconds", "0.5", "--engine-arg", "max_num_seqs=4")
     deadline = time.monotonic() + 300
     while not any(
-        "k/c/" in str(path) for path in tmp_path.glob("out/.t.kvtrace-*/*.kvtrace/rank-0.zarr/**/k/c/*/*")
+        "k/c/" in str(path)
+        for path in tmp_path.glob("out/.t.kvtrace.partial-*/*.kvtrace/rank-0.zarr/**/k/c/*/*")
     ):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -91,7 +92,7 @@ def test_ctrl_c_leaves_a_readable_trace_of_what_was_done(tmp_path: Path, model: 
 
 def test_ctrl_c_while_the_engine_starts_leaves_nothing(tmp_path: Path, model: Path) -> None:
     process = start(tmp_path, model, PROMPTS)
-    while not list(tmp_path.glob("out/.t.kvtrace-*/vllm.log")):
+    while not list(tmp_path.glob("out/.t.kvtrace.partial-*/vllm.log")):
         time.sleep(0.1)
     time.sleep(3)
     process.send_signal(signal.SIGINT)

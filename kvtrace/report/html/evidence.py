@@ -12,7 +12,12 @@ from kvtrace.plain_text import plain
 from kvtrace.report.html.answer import mark
 from kvtrace.report.html.page import short_positions
 from kvtrace.report.shown import shown_candidates
-from kvtrace.report.statements import candidate_statement, effect_statement, sampling_rules
+from kvtrace.report.statements import (
+    candidate_statement,
+    effect_statement,
+    ended_statement,
+    sampling_rules,
+)
 from kvtrace.report.wording import ended
 from kvtrace.stats.fractions import MIN_REQUESTS
 
@@ -57,7 +62,7 @@ def evidence_parts(
 
 def evidence_state(report: Report) -> State:
     """Return whether there is enough to judge by."""
-    if not all(source.closed for source in report.sources):
+    if not all(source.closed or source.running for source in report.sources):
         return "warning"
     return "too few" if any(one.id == "coverage" for one in report.findings) else "sound"
 
@@ -100,8 +105,7 @@ def ran_parts(report: Report) -> Iterator[tuple[str, str]]:
             f"{plain(source.engine, _NAME)} {plain(source.engine_version, _NAME)} on "
             f"{plain(source.device, _NAME)}, captured {captured}; {effect_statement(source, scales)}"
         )
-        closed = "" if source.closed else " It was not closed in order: its last rows may be missing."
-        yield plain(source.name, _NAME), text + closed
+        yield plain(source.name, _NAME), text + ended_statement(source)
 
 
 def _coverage(data: ChartData, workloads: list[str]) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from kvtrace.report.statements import (
     candidate_statement,
     captured_amount,
     effect_statement,
+    ended_statement,
     rounding_floors,
     sampling_rules,
 )
@@ -137,7 +138,7 @@ def _what_ran(report: Report, source: Source) -> str:
         f"{plain(source.engine, 20)} {plain(source.engine_version, 20)} on {plain(source.device, 40)} "
         f"({backends}), captured {captured}; {effect_statement(source, scales)}"
     )
-    return text if source.closed else text + " It was not closed in order: its last rows may be missing."
+    return text + ended_statement(source)
 
 
 def _reading_help(report: Report) -> Iterator[str]:
