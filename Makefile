@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-formats bench bench-capture bench-attention gpu-check sample clean
+.PHONY: setup demo picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-remedies test-formats bench bench-capture bench-attention gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -65,6 +65,9 @@ test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), at m
 
 test-vllm-full: setup vllm-env  ## the same and the long ones
 	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -n 2 --dist loadfile -m 'vllm or vllm_full' tests/vllm
+
+test-remedies: setup vllm-env  ## incidents, and the report's steps run as printed, in a real vLLM with an FP8 cache; by hand
+	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -s -m 'vllm or vllm_full' tests/vllm/test_remedies.py
 
 capacity-cases: vllm-env  ## tests/capacity/{plans,pages}.json again: what vLLM's own planning gives each case, without an engine
 	PYTHONPATH=tests $(VLLM_PYTHON) tests/vllm/write_capacity.py

@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.vllm_loaded import loaded, started
 
 from kvtrace.scales import load_artifact, resolve
 
-HERE = Path(__file__).parent
 MLA_NAMES = ("k_proj.k_scale", "k_scale", "mla_attn.mla_attn.k_scale", "kv_scale")
 ATTENDING = {"llama": (0, 1, 2), "gemma3": (0, 1, 2)}
-
-
-def started(checkpoint: Path) -> subprocess.CompletedProcess[str]:
-    """Return what an engine said as it loaded a checkpoint."""
-    environment = os.environ | {"PYTHONPATH": f"{HERE.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    return subprocess.run(
-        [sys.executable, HERE / "load_scales.py", checkpoint],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def loaded(checkpoint: Path) -> dict[int, list[float]]:
-    """Return layer → [k, v] as an engine loaded them."""
-    done = started(checkpoint)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    assert lines, done.stderr[-3000:]
-    return {int(name.split(".")[2]): pair for name, pair in json.loads(lines[0][len("FOUND ") :]).items()}
 
 
 def quantization(producer: str, linears: list[str]) -> dict[str, Any] | None:
