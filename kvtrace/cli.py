@@ -19,6 +19,7 @@ from kvtrace.commands.capacity import capacity
 from kvtrace.commands.capture import capture
 from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
+from kvtrace.commands.goodput import goodput
 from kvtrace.commands.inspect import inspect
 from kvtrace.commands.ls import ls
 from kvtrace.commands.mend import mend
@@ -28,6 +29,7 @@ from kvtrace.commands.query import query
 from kvtrace.commands.replay import replay
 from kvtrace.commands.report import report
 from kvtrace.commands.scales import scales
+from kvtrace.commands.serving import serving
 from kvtrace.errors import InputError, KVTraceError
 from kvtrace.plain_text import plain_line
 from kvtrace.signals import end_on_signals, exit_code_of_signal
@@ -55,6 +57,8 @@ app.command(cls=CommandThatReplays)(compare)
 app.command()(check)
 app.command()(capacity)
 app.command()(outcomes)
+app.command()(serving)
+app.command()(goodput)
 app.add_typer(quality, name="quality")
 app.add_typer(capture, name="capture")
 

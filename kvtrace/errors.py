@@ -11,7 +11,7 @@ KVTraceError
 │   ├── OutputExistsError      the output is there already and --force was not given
 │   ├── DeviceError            the device asked for is not there
 │   ├── QueryError             no such query, or the SQL is refused or wrong
-│   ├── OutcomesError          a file of judged answers cannot be read, or its answers do not pair
+│   ├── OutcomesError          a file of judged answers or served requests cannot be read, or does not pair
 │   ├── PolicyError            a policy cannot be read, or holds a key or limit that cannot be used
 │   ├── ComparisonError        runs differ in something that a comparison must hold constant
 │   ├── VLLMNotFoundError      no Python with a vLLM and the capture plug-in that fit
@@ -76,7 +76,7 @@ class PolicyError(InputError):
 
 
 class OutcomesError(InputError):
-    """A file of judged answers cannot be read, or its answers cannot be paired."""
+    """A file of judged answers or served requests cannot be read, or cannot be paired."""
 
 
 class ComparisonError(InputError):

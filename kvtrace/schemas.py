@@ -21,6 +21,7 @@ from kvtrace.quality.comparison import QualityComparison
 from kvtrace.report.before_after.model import BeforeAfter
 from kvtrace.report.scales.model import ScalesReport
 from kvtrace.report.sections import Report
+from kvtrace.serving.report import GoodputReport
 
 _PUBLISHED: Final[dict[str, Any]] = {
     "before-after.schema.json": BeforeAfter,
@@ -28,6 +29,7 @@ _PUBLISHED: Final[dict[str, Any]] = {
     "capacity.schema.json": CapacityReport,
     "check.schema.json": CheckOutcome,
     "compare.schema.json": Comparison,
+    "goodput.schema.json": GoodputReport,
     "mend.schema.json": Mended,
     "quality.schema.json": QualityComparison,
     "report.schema.json": Report,

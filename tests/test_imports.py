@@ -64,6 +64,16 @@ MAY_IMPORT = {
     "stats": {"errors", "runs"},
     "outcomes": {"errors", "figures", "files", "plain_text", "trace", "version"},
     "quality": {"errors", "figures", "files", "outcomes", "plain_text", "sample_size", "stats", "trace"},
+    "serving": {
+        "capacity",
+        "errors",
+        "figures",
+        "files",
+        "outcomes",
+        "plain_text",
+        "runs",
+        "version",
+    },
     "gate": {
         "errors",
         "files",

@@ -33,20 +33,25 @@ def read_engine_metrics(path: Path) -> EngineFacts:
         text = read_start(path, _MOST_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); expected a saved /metrics") from error
+    return engine_facts_of(text, str(path))
+
+
+def engine_facts_of(text: str, source: str) -> EngineFacts:
+    """Return what a page of /metrics says; `source` names it in messages. Raises InputError as above."""
     lines = _LINE.findall(text)
     if not lines:
         raise InputError(
-            f"{path}: has no vllm:cache_config_info; save it with curl -s http://HOST:8000/metrics > FILE"
+            f"{source}: has no vllm:cache_config_info; save it with curl -s http://HOST:8000/metrics > FILE"
         )
     labels = [dict(_LABEL.findall(line)) for line in lines]
     one = labels[0]
     for other in labels[1:]:
         if any(other.get(name) != one.get(name) for name in ("num_gpu_blocks", "cache_dtype", "block_size")):
-            raise InputError(f"{path}: its engines differ in blocks or cache dtype; keep the lines of one")
+            raise InputError(f"{source}: its engines differ in blocks or cache dtype; keep the lines of one")
     pool = _count(one, "kv_cache_memory_bytes")
     skip = _parsed(one.get("kv_cache_dtype_skip_layers", "[]"))
     return EngineFacts(
-        source=str(path),
+        source=source,
         cache_dtype=one.get("cache_dtype"),
         skip_layers=tuple(str(name)[:40] for name in skip) if isinstance(skip, list) else (),
         prefix_caching={"True": True, "False": False}.get(one.get("enable_prefix_caching", "")),

@@ -63,6 +63,20 @@ class ServingManifest(Record):
     number of cache blocks). Supplied ones are added, none replaces a measured one."""
     trace_sha256: str | None = None
     """Measured: the digest of the only trace."""
+    load_generator: str | None = None
+    """By name and version, as it offered the load."""
+    arrival_trace_sha256: str | None = None
+    """Of the planned arrivals that were replayed."""
+    interval: float | None = None
+    """Seconds in which planned arrivals count."""
+    drain: float | None = None
+    """Seconds after the interval in which an answer may still end."""
+    run_order: str | None = None
+    """In which order the variants' runs were made, such as `shuffled within pairs`."""
+    reuse_policy: str | None = None
+    """Of prefixes, such as `prefix cache off` or `salted`."""
+    calibration_approved_by: str | None = None
+    """Who approved the data that the scales were calibrated on."""
     evaluator_revision: str | None = None
     """Measured: the version of kvtrace that replayed."""
 
