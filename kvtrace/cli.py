@@ -19,6 +19,8 @@ from kvtrace.commands.capacity import capacity
 from kvtrace.commands.capture import capture
 from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
+from kvtrace.commands.decide import decide
+from kvtrace.commands.export_arrivals import export_arrivals
 from kvtrace.commands.goodput import goodput
 from kvtrace.commands.inspect import inspect
 from kvtrace.commands.ls import ls
@@ -59,6 +61,8 @@ app.command()(capacity)
 app.command()(outcomes)
 app.command()(serving)
 app.command()(goodput)
+app.command()(decide)
+app.command("export-arrivals")(export_arrivals)
 app.add_typer(quality, name="quality")
 app.add_typer(capture, name="capture")
 

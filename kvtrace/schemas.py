@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from kvtrace.calibration.manifest import Manifest
 from kvtrace.capacity.report import CapacityReport
+from kvtrace.decide.decision import Decision
 from kvtrace.gate.comparison import Comparison
 from kvtrace.gate.outcome import CheckOutcome
 from kvtrace.mend.model import Mended
@@ -29,6 +30,7 @@ _PUBLISHED: Final[dict[str, Any]] = {
     "capacity.schema.json": CapacityReport,
     "check.schema.json": CheckOutcome,
     "compare.schema.json": Comparison,
+    "decide.schema.json": Decision,
     "goodput.schema.json": GoodputReport,
     "mend.schema.json": Mended,
     "quality.schema.json": QualityComparison,

@@ -44,6 +44,7 @@ from kvtrace.errors import PolicyError
 from kvtrace.files.regular import read_regular
 from kvtrace.plain_text import plain
 from kvtrace.quality.policy import QualityLimits
+from kvtrace.serving.contract import CapacityTerms, CostTerms, ServingLimits
 
 VECTOR_LIMITS: Final = ("vectors_clipped_frac", "vectors_out_of_range_frac")
 """Counted per vector and so per request: intervals exist, and any segment can be measured."""
@@ -147,6 +148,10 @@ class Policy(_Strict):
     approved: Approved = Approved()
     quality: QualityLimits | None = None
     """Read by `kvtrace quality compare`; since 1.1."""
+    serving: ServingLimits | None = None
+    """Read by `kvtrace goodput` and `kvtrace decide`, as are the next two; since 1.1."""
+    cost: CostTerms | None = None
+    capacity: CapacityTerms | None = None
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> Policy:
@@ -220,6 +225,9 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
         "segments": Segment,
         "approved": Approved,
         "quality": QualityLimits,
+        "serving": ServingLimits,
+        "cost": CostTerms,
+        "capacity": CapacityTerms,
     }
     parents = [str(part) for part in location[:-1] if part in tables]
     return sorted((tables[parents[-1]] if parents else Policy).model_fields)

@@ -224,7 +224,7 @@ def _envelope(
     for variant, rate in sorted(_offered(used), key=lambda one: (one[0], one[1] or 0.0)):
         own = [run for run in used if (run.variant, run.rate) == (variant, rate)]
         accepted, offered = sum(run.all.accepted for run in own), sum(run.all.offered for run in own)
-        low = _low_end(accepted, offered, contract.confidence)
+        low = low_end(accepted, offered, contract.confidence)
         least = contract.serving.min_accepted_frac
         points.append(
             EnvelopePoint(
@@ -240,6 +240,6 @@ def _envelope(
     return points
 
 
-def _low_end(events: int, trials: int, confidence: float) -> float:
+def low_end(events: int, trials: int, confidence: float) -> float:
     """Return Clopper and Pearson's low end, which treats requests as independent."""
     return 0.0 if not events else float(beta.ppf((1 - confidence) / 2, events, trials - events + 1))

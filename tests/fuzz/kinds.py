@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fuzz import of_arrays, of_artifacts, of_capacity, of_outcomes, of_runs, of_settings, of_traces
+from fuzz import (
+    of_arrays,
+    of_artifacts,
+    of_capacity,
+    of_decide,
+    of_outcomes,
+    of_runs,
+    of_serving,
+    of_settings,
+    of_traces,
+)
 
 if TYPE_CHECKING:
     from fuzz.bases import Draw
@@ -29,6 +39,10 @@ KINDS: Final[dict[str, Draw]] = {
     "manifests": of_settings.manifests,
     "prompts": of_settings.prompts,
     "outcomes": of_outcomes.outcomes,
+    "served requests": of_serving.served,
+    "scrapes": of_serving.scrapes,
+    "tables of served requests": of_serving.tables,
+    "evidence of a decision": of_decide.evidence,
     "capacity configs": of_capacity.configs,
     "engine logs": of_capacity.logs,
     "engine metrics": of_capacity.metrics,

@@ -1,0 +1,104 @@
+"""One decision from all the evidence: the one function behind `kvtrace decide`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvtrace.decide.cell import cell_of, invalid_reasons
+from kvtrace.decide.decision import Decision, Quality, Word
+from kvtrace.decide.next_step import next_steps
+from kvtrace.decide.rules import (
+    breaches,
+    holds_back,
+    lacks,
+    pair_of,
+    quality_of,
+    speaks_for,
+    variant_of,
+    way_back,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvtrace.decide.decision import CellPart, Reason
+    from kvtrace.decide.evidence import Found
+
+ORDER: Final = (Word.invalid, Word.roll_back, Word.collect_more, Word.retain, Word.promote)
+"""The first that has a reason is the decision."""
+
+
+def decide(found: Found) -> Decision:
+    """Return the decision: an invalid cell, else a proven breach, else what lacks, else retain or promote."""
+    cell = cell_of(found)
+    reasons: list[Reason] = [
+        *invalid_reasons(found, cell),
+        *breaches(found),
+        *lacks(found),
+        *holds_back(found),
+        *speaks_for(found),
+    ]
+    word = next(one for one in ORDER if one is Word.promote or any(reason.word is one for reason in reasons))
+    reasons.sort(key=lambda reason: (reason.word is not word, ORDER.index(reason.word)))
+    pair = pair_of(found)
+    return Decision(
+        word=word,
+        baseline=found.baseline,
+        candidate=found.candidate,
+        policy_name=found.contract.name,
+        policy_date=found.contract.date,
+        policy_sha256=found.contract.sha256,
+        confidence=found.contract.confidence,
+        reasons=tuple(reasons),
+        next=tuple(next_steps(word, found, reasons)),
+        cell=cell,
+        quality=tuple(_quality(found)),
+        classes=() if pair is None else pair.classes,
+        all=None if pair is None else pair.all,
+        output_tokens=None if pair is None else pair.output_tokens,
+        variants=tuple(variant_of(found, name) for name in (found.baseline, found.candidate)),
+        way_back=way_back(found),
+        not_measured=tuple(_not_measured(found, cell)),
+        evidence=found.evidence,
+    )
+
+
+def _quality(found: Found) -> Iterator[Quality]:
+    quality = quality_of(found)
+    for segment in quality.segments if quality is not None else ():
+        one = segment.difference
+        yield Quality(
+            segment=segment.segment,
+            verdict=segment.verdict.value,
+            loss=None if one is None else one.loss,
+            low=None if one is None else one.low,
+            high=None if one is None else one.high,
+            margin=segment.margin,
+            num_pairs=None if one is None else one.num_pairs,
+        )
+
+
+def _not_measured(found: Found, cell: CellPart) -> Iterator[str]:
+    """Yield what no evidence says, each with how it would be measured."""
+    if quality_of(found) is None:
+        yield "answers lost: kvtrace quality compare … --json, then --quality"
+    if way_back(found) is None:
+        yield "the way back: kvtrace capacity … --limit N --json, then --capacity"
+    if found.check is None:
+        yield "what clips: kvtrace check RUN --policy … --json, then --check"
+    variants = [variant_of(found, name) for name in (found.baseline, found.candidate)]
+    if any(one.restarts is None for one in variants):
+        yield "usage, waiting, preemptions: kvtrace serving … --metrics VARIANT=FILE"
+    if all(one.cost_per_accepted is None for one in variants):
+        yield "cost of an accepted answer: a table called cost in the policy"
+    pair = pair_of(found)
+    if pair is None or pair.output_tokens is None:
+        yield "output lengths: the same request ids in both variants"
+    if cell.not_said:
+        yield f"held constant, by no manifest: {', '.join(cell.not_said)}"
+    manifest = next(
+        (table.manifests[found.candidate] for table in found.tables if found.candidate in table.manifests),
+        None,
+    )
+    if cell.candidate in ("C2", "C3") and (manifest is None or manifest.calibration_approved_by is None):
+        yield "who approved the calibration data: calibration_approved_by of the manifest"
