@@ -109,9 +109,9 @@ CREATE OR REPLACE VIEW vectors AS FROM 'vectors.parquet';
 -- artifact found. Candidates without an artifact have none.
 --   ordinal   order, errors first
 --   layers    list of the layers concerned; NULL: the artifact as a whole
---   evidence  JSON object of the numbers that settle it
+--   evidence  JSON object of the numbers that settle it; NULL: it is none
 CREATE OR REPLACE VIEW findings AS
-SELECT * REPLACE (evidence::JSON AS evidence) FROM 'findings.parquet';
+SELECT * REPLACE (try_cast(evidence AS JSON) AS evidence) FROM 'findings.parquet';
 
 -- One row per (source, layer, kv_head, tensor, log2_multiple), all cells
 -- together: what scales around the one that just covers the head would do. No

@@ -182,6 +182,6 @@ def _dtype(config: Mapping[str, Any], text: Mapping[str, Any], path: object) -> 
         (part[key] for part in (config, text) for key in ("dtype", "torch_dtype") if part.get(key)),
         "bfloat16",
     )
-    if found not in ITEMSIZE:
+    if not isinstance(found, str) or found not in ITEMSIZE:
         raise InputError(f"{path}: dtype is {str(found)[:40]!r}, expected {', '.join(ITEMSIZE)}")
-    return str(found)
+    return found

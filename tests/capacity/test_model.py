@@ -83,6 +83,7 @@ def test_a_layout_that_is_not_known_is_refused_by_name(model_type: str, words: s
         ({"head_dim": None, "hidden_size": "wide"}, "hidden_size"),
         ({"num_attention_heads": 0, "head_dim": None}, "num_attention_heads"),
         ({"torch_dtype": "float8"}, "dtype is 'float8'"),
+        ({"torch_dtype": ["bfloat16"]}, "dtype is"),
         ({"model_type": "lfm2", "layer_types": ["conv"] * 4, "hidden_size": None}, "hidden_size"),
     ],
 )

@@ -17,6 +17,14 @@ from fuzz.kinds import KINDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+FOUND = (
+    ("runs", "20261130:7174"),  # evidence with a number of 5,000 digits
+    ("runs", "20261130:9589"),  # evidence that is no JSON
+    ("runs", "20261130:11080"),  # a phase that there is not
+    ("capacity configs", "20261130:9804"),  # a dtype that is a list
+)
+"""Cases that long runs found wrong."""
+
 
 @pytest.fixture(scope="module")
 def bases() -> Iterator[Bases]:
@@ -32,3 +40,8 @@ def test_whatever_is_in_a_file_a_command_ends_as_documented(bases: Bases, kind: 
         one_case(bases, bases.trace.parent.parent, kind, str(seed))
 
     holds()
+
+
+@pytest.mark.parametrize(("kind", "seed"), FOUND)
+def test_what_a_long_run_found_is_mended(bases: Bases, kind: str, seed: str) -> None:
+    one_case(bases, bases.trace.parent.parent, kind, seed)

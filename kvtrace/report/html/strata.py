@@ -45,7 +45,8 @@ def head_strata(
     pairs = zip(phase.tolist(), octave.tolist(), strict=True)
     stratum = np.array([stratum_of.get(pair, -1) for pair in pairs], dtype=np.int64)
     positioned = phase >= 0
-    whole = ~positioned & (workload < 0)
+    # By what is absent: a run from elsewhere may name a phase that there is not, which is no chart's.
+    whole = pc.and_(pc.is_null(table["phase"]), pc.is_null(table["workload"])).to_numpy()
     labelled = workload >= 0
     measured = {name: floats(table[name]) for name in HEAD_METRICS} | _vector_shares(table)
     measured["energy_lost"] = _energy_lost(measured)
@@ -88,7 +89,7 @@ def _energy_lost(measured: dict[str, NDArray[np.float64]]) -> NDArray[np.float64
 def _vector_shares(table: pa.Table) -> dict[str, NDArray[np.float64]]:
     """Return the share of vectors and its interval by requests, for both events."""
     columns = {
-        name: floats(table[name])
+        name: np.nan_to_num(floats(table[name]))  # NULL: no request
         for name in table.column_names
         if name.startswith(("num_requests", "num_affected_", "sum_", "max_request_"))
     }
