@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.vllm_loaded import loaded, started
 
 from kvtrace.scales import load_artifact, resolve
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MLA_NAMES = ("k_proj.k_scale", "k_scale", "mla_attn.mla_attn.k_scale", "kv_scale")
 ATTENDING = {"llama": (0, 1, 2), "gemma3": (0, 1, 2)}

@@ -1,7 +1,7 @@
 """The report's own way out of an incident, each step run as printed, in a real vLLM.
 
 The incidents need an FP8 cache (`make test-remedies`, by hand). With a cache in the model's own dtype,
-printed lines run, the printed server starts up to its cache dtype, and vLLM loads the scales that were written.
+printed lines run, the printed server starts up to its cache dtype, and vLLM loads the scales written.
 """
 
 from __future__ import annotations
