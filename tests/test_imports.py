@@ -102,6 +102,7 @@ MAY_IMPORT = {
     "findings": {
         "remedies",
         "figures",
+        "formats",
         "not_visible",
         "errors",
         "files",

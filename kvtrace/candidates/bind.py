@@ -45,7 +45,8 @@ class Bound:
 def bind_candidates(candidates: Sequence[Candidate], sources: Mapping[str, Trace]) -> Bound:
     """Return the candidates' scales in every source. Their names differ.
 
-    Raises NoValidCandidateError: none of the artifacts asked for is valid (or, where none was, no candidate).
+    Raises NoValidCandidateError: none of the artifacts asked for is valid in any cache (or, where none was
+    asked for, no candidate).
     """
     scales: dict[str, Mapping[str, AppliedScales]] = {}
     reasons: dict[str, InvalidCandidateError] = {}
@@ -54,7 +55,7 @@ def bind_candidates(candidates: Sequence[Candidate], sources: Mapping[str, Trace
             scales[candidate.name] = _scales_in(candidate, sources)
         except InvalidCandidateError as error:
             reasons[candidate.name] = error
-    asked = [one for one in candidates if one.is_given] or candidates
+    asked = [one for one in candidates if one.is_given or one.artifact is not None] or candidates
     if not any(one.name in scales for one in asked):
         invalid = {one.name: str(reasons[one.name]) for one in asked}
         raise NoValidCandidateError(

@@ -36,16 +36,25 @@ def cache_of(text: str) -> AnyFormat:
     A path is a checkpoint's directory, its hf_quant_config.json or its config.json.
     Raises InputError: it is neither. ArtifactError: what is there gives the KV cache no format.
     """
-    if is_format(text) or not os.path.lexists(text):
+    if not is_path_of_recipe(text):
         return parse_format(text)
     recipe = read_recipe(Path(text))
     return _as_cache(recipe.everywhere, recipe.of_layer, text)
 
 
+def is_path_of_recipe(text: str) -> bool:
+    """Return whether a text is no cache dtype and there is something at that path."""
+    return not is_format(text) and os.path.lexists(text)
+
+
 def recipe_of(artifact: ScaleArtifact) -> AnyFormat | None:
-    """Return the cache that an artifact's own map of layers gives; None: it has none that can be replayed."""
+    """Return the cache that an artifact's own map of layers gives.
+
+    None: it has none that can be replayed, or one of FP8 alone, as which the artifact is replayed anyway.
+    """
     of_layer = artifact.scheme.format_of_layer
-    if artifact.number_format != "mixed" or not of_layer or not set(of_layer.values()) <= _CACHES.keys():
+    found = set(of_layer.values())
+    if artifact.number_format != "mixed" or found <= {"fp8"} or not found <= _CACHES.keys():
         return None
     return _as_cache("none", of_layer, artifact.path)
 
@@ -56,11 +65,13 @@ def recipe_text(cache: AnyFormat, layers: Iterable[int], num_layers: int, *, is_
     layers: those with a cache of their own. num_layers, is_hybrid: as `CacheFormat.native_layers` takes them.
     Raises InputError: nothing is quantized, or in a format that ModelOpt's map has no name for.
     """
-    native = set(cache.native_layers(num_layers, is_hybrid=is_hybrid))
+    kept = set(cache.native_layers(num_layers, is_hybrid=is_hybrid))
     names = {parse_pair(text): written for written, text in _CACHES.items()}
     of_layer: dict[int, NumberFormat] = {}
-    for layer in sorted(set(layers) - native):
+    for layer in sorted(set(layers) - kept):
         form = cache.in_layer(layer)
+        if form.is_native:
+            continue
         found = names.get(form)
         if found is None or found not in ALGORITHMS:
             raise InputError(

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.capacity.report import FormatPart, WarningPart
 from kvtrace.figures import percent
+from kvtrace.formats import LayeredFormat, parse_format
+from kvtrace.formats.layered import MAP_UNREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from kvtrace.capacity.engine_facts import EngineFacts
     from kvtrace.capacity.model import ModelLayers
     from kvtrace.capacity.plan import CachePlan
+    from kvtrace.capacity.report import CapacityReport
 
 _AS_PROMISED: Final = 0.98
 """A gain in tokens of this share of the gain in bytes needs no explanation."""
@@ -44,6 +47,19 @@ def warnings_of(
             text=f"the engine has {_said(engine)}, which the plan does not give: trust the engine's, and say "
             "what it was started with (--block-size, --max-num-batched-tokens, --backend, --draft)",
         )
+
+
+def with_unread_maps(report: CapacityReport, labels: Collection[str]) -> CapacityReport:
+    """Return a report with a warning for each row that a checkpoint's map of layers gave. labels: those rows.
+
+    Where one format is everywhere there is no map to read.
+    """
+    unread = tuple(
+        WarningPart(kind="map-unread", label=one.label, text=MAP_UNREAD.text)
+        for one in report.formats
+        if one.label in labels and isinstance(parse_format(one.label), LayeredFormat)
+    )
+    return report.model_copy(update={"warnings": (*report.warnings, *unread)})
 
 
 def _of_one(

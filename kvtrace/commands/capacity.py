@@ -13,6 +13,7 @@ from kvtrace.errors import InputError
 if TYPE_CHECKING:
     from kvtrace.capacity.build import Rollback
     from kvtrace.capacity.engine_facts import EngineFacts
+    from kvtrace.capacity.model import ModelLayers
     from kvtrace.capacity.report import CapacityReport
     from kvtrace.trace.reader import Trace
 
@@ -26,7 +27,11 @@ def capacity(
     ] = None,
     cache_dtype: Annotated[
         list[str] | None,
-        typer.Option("--cache-dtype", help="vLLM's --kv-cache-dtype; repeat for more. Default: fp8."),
+        typer.Option(
+            "--cache-dtype",
+            help="vLLM's --kv-cache-dtype, K and V apart as k=bf16,v=fp8, by layer as "
+            "fp8/0,1:auto/4-7:nvfp4, or a checkpoint whose recipe it is; repeat for more. Default: fp8.",
+        ),
     ] = None,
     budget: Annotated[
         str | None, typer.Option("--budget", help="Bytes for the cache of one rank, such as 40GiB.")
@@ -118,6 +123,13 @@ def capacity(
     manifest: Annotated[
         Path | None, typer.Option("--manifest", help="The baseline's manifest.", rich_help_panel=_BACK)
     ] = None,
+    write_recipe: Annotated[
+        Path | None,
+        typer.Option(
+            "--write-recipe",
+            help="Write the last --cache-dtype's formats by layer as ModelOpt's hf_quant_config.json.",
+        ),
+    ] = None,
     output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
@@ -130,6 +142,7 @@ def capacity(
     """
     from kvtrace.capacity.budget import Budget, read_budget
     from kvtrace.capacity.build import capacity_report
+    from kvtrace.capacity.cautions import with_unread_maps
     from kvtrace.capacity.inputs import Asked, planned
     from kvtrace.capacity.text import capacity_text
 
@@ -160,17 +173,24 @@ def capacity(
             draft=draft,
         )
         found = planned(source, engine, asked)
+        caches = {one: _cache_name(one) for one in cache_dtype or ()}
         own = [engine.cache_dtype] if engine and engine.cache_dtype else []
         amount: tuple[Budget, str] | None = (read_budget(budget), "as given") if budget else None
         report = capacity_report(
             found.model,
             found.serving,
-            [*own, *(cache_dtype or ([] if own else ["fp8"]))],
+            [*own, *(caches.values() or ([] if own else ["fp8"]))],
             budget=amount,
             engine=engine,
             assumptions=found.assumptions,
             rollback=_rollback(limit, rollback, tokens_per_request, baseline_budget, source),
         )
+        report = with_unread_maps(report, [name for text, name in caches.items() if name != text])
+        if write_recipe is not None:
+            if not caches:
+                raise InputError("--write-recipe: needs --cache-dtype, which says what to write")
+            text = _recipe(list(caches.values())[-1], found.model)
+            deliver(text, write_recipe, force=force)
     if sheet is not None:
         from kvtrace.capacity.sheet import rollback_sheet
 
@@ -183,6 +203,22 @@ def capacity(
         deliver(report.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)
     else:
         deliver(capacity_text(report), output, force=force)
+
+
+def _cache_name(text: str) -> str:
+    """Return what is planned: the text itself, or the formats that the recipe at a path gives."""
+    from kvtrace.candidates.recipe import cache_of, is_path_of_recipe
+    from kvtrace.capacity.stored import FLAT_LATENTS
+
+    return cache_of(text).name if text not in FLAT_LATENTS and is_path_of_recipe(text) else text
+
+
+def _recipe(name: str, model: ModelLayers) -> str:
+    from kvtrace.candidates.recipe import recipe_text
+    from kvtrace.formats import parse_format
+
+    cache = parse_format(name)
+    return recipe_text(cache, model.attending, model.num_layers, is_hybrid=model.is_hybrid)
 
 
 def _served(model: Path | None, report: CapacityReport) -> str:

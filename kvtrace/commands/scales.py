@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 -- Typer reads the annotations
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -41,6 +41,12 @@ def scales(
         typer.Option("--calibrated-at-length", min=1, help="For artifacts that do not say."),
     ] = None,
     artifact_format: ARTIFACT_FORMAT = None,
+    cache_dtype: Annotated[
+        Literal["fp8", "nvfp4", "nvfp4_4over6"],
+        typer.Option(
+            "--cache-dtype", help="The cache that takes the scales; of nvfp4 they are the global ones."
+        ),
+    ] = "fp8",
     output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
@@ -70,6 +76,7 @@ def scales(
             tp=tp,
             against=against,
             calibrated_at_length=calibrated_at_length,
+            cache_dtype=cache_dtype,
         )
     except InvalidCandidateError as error:  # the command line asks for a setup that cannot be
         raise InputError(str(error)) from error

@@ -143,7 +143,7 @@ def _breach_rule(measured: Sequence[MeasuredSegment], policy: Policy) -> str:
     by_estimate = any(one.values.is_online and len(one.values) for one in measured)
     return (
         f"{HYPOTHESIS}, or the ratio of values keeps it; {PROCEDURE}, at {policy.false_discovery_rate:g}"
-        f"{'; but of values under a scale per vector by the estimate alone' if by_estimate else ''}"
+        f"{'; but of values under a cache format by the estimate alone' if by_estimate else ''}"
     )
 
 

@@ -26,7 +26,7 @@ BY_INTERVAL: Final = "interval clustered by request"
 BY_GROUPS: Final = "interval over request groups; heads with an event in too few of them: estimate"
 BY_ESTIMATE: Final = "estimate; the run holds no sums by which an interval could be made"
 BY_RULE: Final = "known: every vector gets a scale that covers it"
-BY_ONLINE_ESTIMATE: Final = "estimate, which decides alone: no run has sums by group under a scale per vector"
+BY_ONLINE_ESTIMATE: Final = "estimate, which decides alone: no run has sums by group of a cache format"
 RATIOS: Final = {
     "clipped_frac": ("w_clipped", "w_values"),
     "out_of_range_frac": ("w_out_of_range", "w_values"),

@@ -16,6 +16,16 @@ NumberFormat = Literal[
 """none: the layer is left in the model's dtype. mixed: layers differ."""
 K_FP8_V_NVFP4: Final = "fp8-k-nvfp4-v"
 
+
+def is_global(number_format: NumberFormat, tensor: str) -> bool:
+    """Return whether a scale of K or V stands above scales of blocks. tensor: k or v.
+
+    >>> is_global("nvfp4", "k"), is_global("fp8-k-nvfp4-v", "k"), is_global("fp8-k-nvfp4-v", "v")
+    (True, False, True)
+    """
+    return number_format == "nvfp4" or (number_format == K_FP8_V_NVFP4 and tensor == "v")
+
+
 COVERED: Final[dict[NumberFormat, float]] = {
     "fp8": E4M3FN.max_value,
     "int8": 127.0,

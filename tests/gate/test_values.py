@@ -202,7 +202,7 @@ def test_under_a_scale_for_every_vector_the_estimate_of_values_decides(
     assert limit.basis.startswith("estimate, which decides alone")
     assert not limit.has_interval
     text = " ".join(check_text(found).split())
-    assert "but of values under a scale per vector by the estimate alone" in text
+    assert "but of values under a cache format by the estimate alone" in text
     assert "never breached" not in text
 
 

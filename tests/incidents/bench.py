@@ -76,6 +76,8 @@ class Bench:
     """What workloads, artifacts and traces are called instead: no rule may know the names used here."""
     setup: ServingSetup = _VLLM
     """How the artifacts are served."""
+    cache_dtypes: tuple[str, ...] = ()
+    """Cache formats that are compared beside the artifacts."""
     tp: int = 1
     """Tensor-parallel ranks of the captured engine."""
     fp8_dtype: str = "fp8_e4m3"
@@ -271,7 +273,9 @@ class Bench:
     def diagnosed(self) -> Diagnosis:
         trace = open_trace(self.incident())
         artifacts = [load_artifact(path) for path in self.artifacts]
-        candidates = standard_candidates([trace], artifacts, self.setup, against=self.against)
+        candidates = standard_candidates(
+            [trace], artifacts, self.setup, self.cache_dtypes, against=self.against
+        )
         return diagnose(
             open_run(replay(ReplayRequest([trace], candidates, device="cpu"), self.folder / "run"))
         )

@@ -71,8 +71,11 @@ def run_incident(incident: Incident, seed: int, *, hardest: bool = False) -> Out
     with tempfile.TemporaryDirectory(prefix="kvtrace-incident-") as folder:
         bench, strength = _planted(incident.plant, plan, Path(folder))
         if incident.seen_by == "scales":
-            found = listed = _ids([one.id for one in bench.audited().findings if one.severity != "note"])
+            audited = bench.audited().findings
+            found = listed = _ids([one.id for one in audited if one.severity != "note"])
             is_right = _come_first(incident.causes, found)
+            if incident.control is not None:
+                is_right = not found and set(incident.causes) <= {one.id for one in audited}
         else:
             diagnosis = bench.diagnosed()
             listed = _ids([one.id for one in diagnosis.findings])
@@ -81,7 +84,10 @@ def run_incident(incident: Incident, seed: int, *, hardest: bool = False) -> Out
     if incident.control is not None and is_right:
         with tempfile.TemporaryDirectory(prefix="kvtrace-incident-") as folder:
             control, _ = _planted(incident.control, plan, Path(folder))
-            is_right = not _notes(control.diagnosed(), incident.causes)
+            if incident.seen_by == "scales":
+                is_right = not set(incident.causes) & {one.id for one in control.audited().findings}
+            else:
+                is_right = not _notes(control.diagnosed(), incident.causes)
     return Outcome(incident, seed, base.stem, strength, found, listed, is_right)
 
 

@@ -81,3 +81,22 @@ def _(bench: Bench) -> str:
     known = tuple(sorted({str(name) for name in bench.workload} - {left_out}))
     bench.calibrated(Recipe(headroom=4), DatasetRules(workloads=known))
     return left_out
+
+
+def _beside(bench: Bench, *cache_dtypes: str) -> str:
+    """Ship sound scales, and compare cache formats with them."""
+    bench.ship(bench.scales(Recipe(headroom=2)))
+    bench.cache_dtypes = cache_dtypes
+    return ", ".join(cache_dtypes) or "none"
+
+
+@incident(
+    "fp8_e5m2 compared", "e5m2-stored-as-e4m3", control=lambda bench: _beside(bench, "int8_per_token_head")
+)
+def _(bench: Bench) -> str:
+    return _beside(bench, "fp8_e5m2")
+
+
+@incident("nvfp4 compared", "output-rounded-to-fp8", control=lambda bench: _beside(bench, "fp8_e5m2"))
+def _(bench: Bench) -> str:
+    return _beside(bench, "nvfp4")

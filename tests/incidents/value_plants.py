@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from incidents.bench import NUM_LAYERS, Bench, times
@@ -164,6 +166,39 @@ def _(bench: Bench) -> str:
     factor = bench.between(2**13, 2**15)
     bench.ship(times(bench.scales(), factor))
     return f"× {factor:,.0f}"
+
+
+def _as_nvfp4(bench: Bench, factor: float) -> str:
+    """Ship scales of an NVFP4 cache: so many times what just covers the largest value."""
+    path = bench.ship(times(bench.scales(PER_TENSOR), factor / 6))
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "modelopt",
+        "quant_algo": "FP8",
+        "kv_cache_quant_algo": "NVFP4",
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    return f"{factor:,.3g} × the natural ones"
+
+
+@incident("NVFP4's global scales too narrow", "nvfp4-global-narrow", seen_by="scales")
+def _(bench: Bench) -> str:
+    return _as_nvfp4(bench, 1 / bench.between(4, 16))
+
+
+@incident("NVFP4's global scales far too wide", "nvfp4-global-wide", seen_by="scales")
+def _(bench: Bench) -> str:
+    return _as_nvfp4(bench, bench.between(2**18, 2**20))
+
+
+@incident(
+    "FP8's scales as NVFP4's global ones",
+    "nvfp4-global-of-fp8",
+    seen_by="scales",
+    control=lambda bench: _as_nvfp4(bench, 1.0),
+)
+def _(bench: Bench) -> str:
+    return _as_nvfp4(bench, bench.between(4, 8))
 
 
 @incident("1.0 in one layer, by the artifact's audit", "scales-not-loaded", seen_by="scales")

@@ -37,7 +37,7 @@ UNCLIPPED_CODE, CLIPPED_CODE = 10, 30
 def audited(example: ArtifactExample, folder: Path) -> AuditContext:
     """Write the example's checkpoints and its trace, and return what a rule looks at."""
     artifact = load_artifact(_checkpoint(example, folder / "here", 0))
-    trace = None if example.amax is None else _trace(example.amax, example.live, folder / "day.kvtrace")
+    trace = None if example.amax is None else _trace(example, example.amax, folder / "day.kvtrace")
     compared = None
     if example.weights is not None:
         compared = compare_weights(artifact.path, _checkpoint(example, folder / "there", 1))
@@ -49,6 +49,7 @@ def audited(example: ArtifactExample, folder: Path) -> AuditContext:
         skip_layers=example.unquantized,
         calibrated_at_length=example.calibrated_at_length,
         observed=observe(trace, unit_of(artifact)) if trace else None,
+        cache_dtype=example.cache_dtype,
     )
 
 
@@ -66,7 +67,7 @@ def _checkpoint(example: ArtifactExample, path: Path, side: int) -> Path:
         "num_hidden_layers": example.num_layers,
         "num_attention_heads": NUM_HEADS,
         "num_key_value_heads": NUM_HEADS,
-        "head_dim": HEAD_DIM,
+        "head_dim": _head_dim(example),
     }
     checkpoint(
         path,
@@ -134,9 +135,13 @@ def _manifest(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _trace(amax: PerTensor, live: PerTensor | None, path: Path) -> Trace:
-    num_rows = POSITIONS * REQUESTS
-    share = np.linspace(1 / (num_rows * HEAD_DIM), 1, num_rows * HEAD_DIM).reshape(num_rows, 1, HEAD_DIM)
+def _head_dim(example: ArtifactExample) -> int:
+    return HEAD_DIM if example.cache_dtype == "fp8" else 2 * HEAD_DIM
+
+
+def _trace(example: ArtifactExample, amax: PerTensor, path: Path) -> Trace:
+    num_rows, head_dim, live = POSITIONS * REQUESTS, _head_dim(example), example.live
+    share = np.linspace(1 / (num_rows * head_dim), 1, num_rows * head_dim).reshape(num_rows, 1, head_dim)
     largest = {(int(name[0]), name[2]): np.array(_per_head(found)) for name, found in amax.items()}
     fabricate_trace(
         path,
@@ -173,6 +178,16 @@ def run_of(example: RunExample, path: Path) -> Path:
     if example.live is not None:
         names.append("effective")
         candidates.append({"candidate": "effective", "kind": "effective", "status": "valid"})
+    if example.cache_dtype is not None:
+        candidates.append(
+            {
+                "candidate": "other cache",
+                "kind": "format",
+                "status": "valid",
+                "engine": "vllm",
+                "format": example.cache_dtype,
+            }
+        )
     scale_of = {"shipped": SHIPPED_SCALE, "effective": example.live}
     tables: dict[str, list[dict[str, Any]]] = {
         "candidates": [

@@ -44,6 +44,7 @@ def audit_context(
     calibrated_at_length: int | None = None,
     observed: Observed | None = None,
     skip_layers: Iterable[int] = (),
+    cache_dtype: str = "fp8",
 ) -> AuditContext:
     """Return what the rules look at; nothing is counted here.
 
@@ -51,6 +52,7 @@ def audit_context(
     engine: names the loader; None: the format's own. weights: what `compare_weights` found.
     calibrated_at_length: for artifacts whose manifest does not say it.
     skip_layers: those left unquantized; an engine with an FP8 cache that left some shows them itself.
+    cache_dtype: of the cache that they are judged for, vLLM's name: fp8 or one of nvfp4.
     observed: the trace counted; None with a trace: rules that need its values say nothing.
     Raises ArtifactError: it claims an impossible model. InvalidCandidateError: no such engine, heads do not
     split.
@@ -72,6 +74,7 @@ def audit_context(
         loader=engine,
         backend=backend,
         tp=tp,
+        kv_cache_dtype=cache_dtype,
         cache=cache,
         sizes_are_known=sizes_are_known,
     )

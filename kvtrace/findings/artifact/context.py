@@ -11,11 +11,14 @@ import numpy as np
 from kvtrace.numerics import DEFAULT_ENGINE, find_engine
 from kvtrace.numerics.formats import E4M3FN
 from kvtrace.scales.loaders.contract import HeadLayout
+from kvtrace.scales.loaders.other_format import own_of
+from kvtrace.scales.number_format import is_global
 from kvtrace.trace.cache_layers import CacheLayers
 
 if TYPE_CHECKING:
     from kvtrace.calibration.magnitudes import Group, Magnitudes
     from kvtrace.calibration.manifest import Manifest
+    from kvtrace.findings.artifact.nvfp4_observed import GlobalCost
     from kvtrace.findings.artifact.observed import Observed
     from kvtrace.findings.artifact.weights import WeightsComparison
     from kvtrace.scales.artifact import ScaleArtifact, StoredScale
@@ -158,8 +161,32 @@ class AuditContext:
         return {
             unit: m.amax / (E4M3FN.max_value * value)
             for unit, m in self.observed.units.items()
-            if (value := self.usable(unit)) and m.amax > 0
+            if (value := self.usable(unit)) and m.amax > 0 and unit not in self.nvfp4_units
         }
+
+    @cached_property
+    def nvfp4_units(self) -> dict[Group, float]:
+        """Return the usable stored scales that are global ones of NVFP4, by the artifact or as asked."""
+        is_asked = own_of(self.resolved.setup) == "nvfp4"
+        return {
+            unit: value
+            for unit in self.shipped
+            if (is_asked or is_global(self.artifact.format_of(unit[0]), unit[2]))
+            and (value := self.usable(unit)) is not None
+        }
+
+    @cached_property
+    def global_costs(self) -> dict[Group, GlobalCost]:
+        """Return what an NVFP4 cache loses in each of these units on the trace, whose tensors are read."""
+        if self.observed is None:
+            return {}
+        from kvtrace.findings.artifact.nvfp4_observed import global_costs  # numba's kernels
+
+        units = self.observed.units
+        scales = {
+            unit: value for unit, value in self.nvfp4_units.items() if unit in units and units[unit].amax > 0
+        }
+        return global_costs(self.observed, scales)
 
     @cached_property
     def loses_by_clipping(self) -> bool:

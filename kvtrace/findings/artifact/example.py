@@ -63,6 +63,8 @@ class ArtifactExample:
     live: PerTensor | None = None
     """Scales in effect at capture; None: no FP8 was."""
     backend: str | None = None
+    cache_dtype: str = "fp8"
+    """Of the cache that they are judged for; of nvfp4 the trace's vectors have 16 values, else 8."""
     num_layers: int = 2
     unquantized: tuple[int, ...] = ()
     """Layers that are left in the model's own dtype."""

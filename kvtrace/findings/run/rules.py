@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.findings.run import (
     artifact_faults,
+    backend_facts,
     clipping,
     constant_factor,
     coverage,
@@ -39,6 +40,8 @@ RULES: Final[tuple[RunRule, ...]] = (
     clipping.K_CLIPS,
     clipping.V_CLIPS,
     coverage.RULE,
+    backend_facts.E5M2,
+    backend_facts.OUTPUT,
     rounding_floor.RULE,
     not_the_scales.RULE,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from kvtrace.findings.artifact.audit import audit, audit_context, unit_of
+from kvtrace.findings.artifact.nvfp4_observed import COVERED as COVERED_BY_NVFP4
 from kvtrace.findings.artifact.observed import Observed, observe
 from kvtrace.findings.artifact.weights import compare_weights
 from kvtrace.report.scales.model import (
@@ -18,6 +19,7 @@ from kvtrace.report.scales.model import (
     ScaleRow,
     ScalesReport,
 )
+from kvtrace.scales.loaders.other_format import is_nvfp4
 from kvtrace.scales.number_format import COVERED
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def scales_report(
     against: Path | None = None,
     calibrated_at_length: int | None = None,
     observed: Observed | None = None,
+    cache_dtype: str = "fp8",
 ) -> ScalesReport:
     """Return the report on one artifact; without a trace, what can be known without one.
 
@@ -46,6 +49,7 @@ def scales_report(
     numerics.
     backend, tp: of the loader; None with a trace whose cache was static FP8: the traced engine's.
     calibrated_at_length: for artifacts whose manifest does not say it.
+    cache_dtype: of the cache that they are judged for: fp8, nvfp4 or nvfp4_4over6.
     observed: the trace counted before, by `observe(trace, unit_of(artifact))`: for several artifacts on one
     trace.
     Raises ArtifactError: `against` holds no weights, or the artifact claims an impossible model.
@@ -63,6 +67,7 @@ def scales_report(
         weights=compare_weights(artifact.path, against) if against else None,
         calibrated_at_length=calibrated_at_length,
         observed=observed,
+        cache_dtype=cache_dtype,
     )
     resolved, manifest = context.resolved, context.manifest
     return ScalesReport(
@@ -190,5 +195,6 @@ def _row(context: AuditContext, layer: int, head: int, tensor: Literal["k", "v"]
 
 def _covered(context: AuditContext, layer: int, scale: float | None) -> float | None:
     """Return the largest magnitude that a scale covers in the layer's own number format."""
-    per_scale = COVERED.get(context.artifact.format_of(layer))
+    of_nvfp4 = is_nvfp4(context.resolved.setup.kv_cache_dtype)
+    per_scale = COVERED_BY_NVFP4 if of_nvfp4 else COVERED.get(context.artifact.format_of(layer))
     return None if scale is None or per_scale is None else scale * per_scale
