@@ -19,6 +19,7 @@ from kvtrace.gate.comparison import Comparison
 from kvtrace.gate.outcome import CheckOutcome
 from kvtrace.mend.model import Mended
 from kvtrace.quality.comparison import QualityComparison
+from kvtrace.quality.tied import QualityTie
 from kvtrace.report.before_after.model import BeforeAfter
 from kvtrace.report.scales.model import ScalesReport
 from kvtrace.report.sections import Report
@@ -34,6 +35,7 @@ _PUBLISHED: Final[dict[str, Any]] = {
     "goodput.schema.json": GoodputReport,
     "mend.schema.json": Mended,
     "quality.schema.json": QualityComparison,
+    "quality-tie.schema.json": QualityTie,
     "report.schema.json": Report,
     "scales.schema.json": ScalesReport,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvtrace.calibration.magnitudes import NOT_SELECTED, TraceSelection
-from kvtrace.calibration.manifest import ManifestCell, ManifestRows
+from kvtrace.calibration.manifest import PROMPT_DIGITS, ManifestCell, ManifestPrompts, ManifestRows
 from kvtrace.errors import InputError
 from kvtrace.plain_text import plain
 from kvtrace.trace.strata import PHASES
@@ -87,6 +87,22 @@ def split_dataset(traces: Sequence[Trace], rules: DatasetRules) -> Dataset:
         raise InputError("no row is held out; give a larger --holdout, or traces with more requests")
     keys = {trace.record.privacy.key_id for trace in traces}
     return Dataset(sources, calibration, held_out if asked else None, len(keys) == 1)
+
+
+def calibrated_prompts(dataset: Dataset) -> ManifestPrompts | None:
+    """Return the keyed hashes of the prompts calibrated on; None: the traces are under different keys."""
+    keys = {source.trace.record.privacy.key_id for source in dataset.sources}
+    if len(keys) > 1:
+        return None
+    found = [
+        source.trace.requests[request].prompt_hash
+        for source in dataset.sources
+        for request in np.unique(
+            source.trace.tokens.request[source.selection_of_token == CALIBRATION]
+        ).tolist()
+    ]
+    hashes = {one[:PROMPT_DIGITS] for one in found if one is not None}
+    return ManifestPrompts(key_id=min(keys), hashes=tuple(sorted(hashes)), num_without_hash=found.count(None))
 
 
 def _check_workloads(traces: Sequence[Trace], rules: DatasetRules) -> None:

@@ -7,6 +7,8 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 MANIFEST_VERSION: Final = "1.0"
+PROMPT_DIGITS: Final = 32
+"""Hex digits that are kept of a prompt's hash: 128 bits tell prompts apart in half the room."""
 
 
 class _Model(BaseModel):
@@ -60,6 +62,17 @@ class ManifestRows(_Model):
     cells: tuple[ManifestCell, ...] = ()
 
 
+class ManifestPrompts(_Model):
+    """Which prompts were calibrated on, for who has the key: an evaluation must not hold them."""
+
+    key_id: str
+    """Names the key of the traces that the hashes were made with."""
+    hashes: tuple[str, ...]
+    """First 32 hex digits of each prompt's keyed hash, sorted."""
+    num_without_hash: int
+    """Requests whose prompt has no hash: of them nothing can be told."""
+
+
 class ManifestDataset(_Model):
     """What was calibrated on, and what was held out."""
 
@@ -75,6 +88,8 @@ class ManifestDataset(_Model):
     duplicates_comparable: bool
     calibration: ManifestRows
     held_out: ManifestRows | None
+    prompts: ManifestPrompts | None = None
+    """None: the traces are under different keys, or the manifest is of an earlier version."""
 
 
 class ManifestRecipe(_Model):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvtrace.calibration.dataset import calibrated_prompts
 from kvtrace.calibration.holdout_error import TensorCost, tensor_costs
 from kvtrace.calibration.manifest import (
     Manifest,
@@ -67,6 +68,7 @@ def _dataset(calibration: Calibration) -> ManifestDataset:
         duplicates_comparable=dataset.duplicates_comparable,
         calibration=dataset.calibration,
         held_out=dataset.held_out,
+        prompts=calibrated_prompts(dataset),
     )
 
 

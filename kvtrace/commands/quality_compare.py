@@ -35,6 +35,10 @@ def quality_compare(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Join the answers with the requests of this trace.")
     ] = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option("--calibration", help="Calibrated scales whose prompts must not be evaluated."),
+    ] = None,
     output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
@@ -66,6 +70,7 @@ def quality_compare(
         noise=noise,
         looks_file=looks,
         trace=open_trace(trace_at(trace)) if trace is not None else None,
+        calibrations=calibration or (),
     )
     if as_json or output_format == "json":
         deliver(found.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)

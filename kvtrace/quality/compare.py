@@ -18,6 +18,7 @@ from kvtrace.quality.comparison import (
     Verdict,
 )
 from kvtrace.quality.decide import Decided, decide
+from kvtrace.quality.leakage import check_leakage
 from kvtrace.quality.looks import take_look
 from kvtrace.quality.measure import Measured, measure, measure_noise
 from kvtrace.quality.pairs import ALL, by_variant, data_digest, pair
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from kvtrace.outcomes.join import Joined
     from kvtrace.outcomes.table import OutcomeTable
-    from kvtrace.quality.pairs import Answers
+    from kvtrace.quality.pairs import Answers, PairKey
     from kvtrace.quality.policy import QualityPolicy
     from kvtrace.trace.reader import Trace
 
@@ -47,12 +49,14 @@ def compare_quality(
     noise: str | None = "bf16-b",
     looks_file: Path | None = None,
     trace: Trace | None = None,
+    calibrations: Sequence[Path] = (),
 ) -> QualityComparison:
     """Return every other variant of the tables against `baseline`.
 
     noise: the variant that is a second run of the baseline; None, or absent from the tables: not measured.
     looks_file: where looks are counted, for policies that plan several. trace: whose requests the answers are
-    joined with; it may be of another run of the same prompts.
+    joined with; it may be of another run of the same prompts. calibrations: whose prompts must not be among
+    those evaluated.
     Raises OutcomesError: the baseline or any other variant is absent, or answers do not pair. InputError: as
     `take_look`.
     """
@@ -65,7 +69,9 @@ def compare_quality(
             f"expected the baseline {plain(baseline)} and at least one variant; --baseline names another"
         )
     before, again = variants[baseline], variants[noise] if noise else None
-    joined = None if trace is None else _joined(before, tables[0], trace)
+    joined = None if trace is None else join_to_trace(before.values(), tables[0], trace)
+    traced = _prompts(joined, trace)
+    leakage = tuple(check_leakage(one, before, tables[0], traced) for one in calibrations)
     planned = policy.limits.looks
     confidence = 1 - (1 - policy.confidence) / planned
     taken = take_look(
@@ -116,14 +122,24 @@ def compare_quality(
         noise_pair=None
         if again is None
         else measure_noise(pair(before, again, None, ALL), policy.confidence),
-        joined=joined,
+        joined=None if joined is None or trace is None else _joined(joined, trace),
+        leakage=leakage,
         variants=compared,
         review=tuple(row for name in others for row in disagreements(before, variants[name], again, name)),
     )
 
 
-def _joined(before: Answers, table: OutcomeTable, trace: Trace) -> JoinedAnswers:
-    found = join_to_trace(before.values(), table, trace)
+def _prompts(joined: Joined[int] | None, trace: Trace | None) -> dict[PairKey, list[str]]:
+    """Return the prompt hashes that a trace has of each answer."""
+    if joined is None or trace is None:
+        return {}
+    return {
+        key: [found for one in requests if (found := trace.requests[one].prompt_hash) is not None]
+        for key, requests in joined.requests_of.items()
+    }
+
+
+def _joined(found: Joined[int], trace: Trace) -> JoinedAnswers:
     return JoinedAnswers(
         trace=str(trace.path),
         num_answers=found.num_answers,

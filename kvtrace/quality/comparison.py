@@ -151,6 +151,17 @@ class JoinedAnswers(Part):
     """Joined to a request that capture sampled."""
 
 
+class Leakage(Part):
+    """Whether prompts of the evaluation are among those that scales were calibrated on."""
+
+    artifact: str
+    state: Literal["no shared prompt", "unknown"]
+    """Shared prompts are an error and no state. Unknown is not the same as none."""
+    reason_id: Literal["compared", "no-hashes", "other-key", "some-without-hash"]
+    reason: str
+    num_answers_unknown: int
+
+
 class QualityComparison(Part):
     """The whole."""
 
@@ -172,6 +183,8 @@ class QualityComparison(Part):
     """The second run of the baseline against the first; None: not measured."""
     joined: JoinedAnswers | None
     """None: no trace was given."""
+    leakage: tuple[Leakage, ...]
+    """Of each calibration that was named."""
     variants: tuple[VariantQuality, ...]
     review: tuple[Disagreement, ...]
     """Lost answers first; at most 1,000 a variant."""

@@ -67,7 +67,7 @@ def pair(baseline: Answers, candidate: Answers, noise: Answers | None, segment: 
     has_noise = noise is not None and all(key in noise and noise[key].outcome != "unjudged" for key in keys)
     return Pairs(
         tuple(keys),
-        np.array([clusters.setdefault(_cluster(baseline[key]), len(clusters)) for key in keys], np.int64),
+        np.array([clusters.setdefault(cluster_of(baseline[key]), len(clusters)) for key in keys], np.int64),
         _failed(baseline, keys),
         _failed(candidate, keys),
         _failed(noise, keys) if has_noise and noise is not None else None,
@@ -91,7 +91,7 @@ def data_digest(variants: Mapping[str, Answers]) -> str:
     return digest.hexdigest()
 
 
-def _cluster(row: Outcome) -> tuple[str, ...]:
+def cluster_of(row: Outcome) -> tuple[str, ...]:
     """Return what an answer shares with others; repetitions of one prompt always share it."""
     return (row.task, row.id) if row.cluster is None else (row.cluster,)
 

@@ -46,6 +46,10 @@ def _lines(found: QualityComparison) -> Iterator[str]:
     yield from _wrapped(f"baseline {plain(found.baseline)}; {_noise(found)}", "")
     if found.joined is not None:
         yield from _wrapped(_joined(found.joined), "")
+    for one in found.leakage:
+        yield from _wrapped(
+            f"calibration {plain(PurePath(one.artifact).name)}: {one.state}: {one.reason}", ""
+        )
     for variant in found.variants:
         yield ""
         yield from _variant(variant)
