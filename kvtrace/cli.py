@@ -21,6 +21,7 @@ from kvtrace.commands.check import check
 from kvtrace.commands.compare import compare
 from kvtrace.commands.decide import decide
 from kvtrace.commands.export_arrivals import export_arrivals
+from kvtrace.commands.fixture import fixture
 from kvtrace.commands.goodput import goodput
 from kvtrace.commands.inspect import inspect
 from kvtrace.commands.ls import ls
@@ -64,6 +65,7 @@ app.command()(goodput)
 app.command()(decide)
 app.command("export-arrivals")(export_arrivals)
 app.add_typer(quality, name="quality")
+app.add_typer(fixture, name="fixture")
 app.add_typer(capture, name="capture")
 
 

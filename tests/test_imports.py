@@ -63,6 +63,7 @@ MAY_IMPORT = {
     "query": {"errors", "plain_text", "runs"},
     "stats": {"errors", "runs"},
     "outcomes": {"errors", "figures", "files", "plain_text", "trace", "version"},
+    "fixture": {"errors", "files", "outcomes"},
     "quality": {
         "calibration",
         "errors",

@@ -51,13 +51,13 @@ def check_leakage(
         shared += any(one[:PROMPT_DIGITS] in hashes for one in own)
     if shared:
         raise OutcomesError(
-            f"{file}: {shared:,} of {count(len(answers), 'answer')} are to prompts that it was calibrated on; "
-            "evaluate on others, or calibrate without them"
+            f"{file}: {shared:,} of {count(len(answers), 'answer')} are to prompts that it was "
+            "calibrated on; evaluate on others, or calibrate without them"
         )
     if num_unknown or known.num_without_hash:
         what = (
-            f"{count(num_unknown, 'answer')} and {count(known.num_without_hash, 'calibrated request')} have no "
-            "prompt hash"
+            f"{count(num_unknown, 'answer')} and {count(known.num_without_hash, 'calibrated request')} "
+            "have no prompt hash"
         )
         return _unknown(artifact, "some-without-hash", what, num_unknown)
     return Leakage(

@@ -48,7 +48,8 @@ def _lines(found: QualityTie) -> Iterator[str]:
     yield from _wrapped(
         f"{found.num_joined:,} of {count(found.num_answers, 'answer')} of {plain(found.baseline)} are in "
         f"{plain(PurePath(found.trace).name)}; {found.num_not_captured:,} of those to compare were not "
-        f"captured, or too little; {found.num_lost_by_noise:,} lost ones were lost to noise too and are left out",
+        f"captured, or too little; {found.num_lost_by_noise:,} lost ones were lost to noise too "
+        "and are left out",
         "",
     )
     if found.signals:
