@@ -81,6 +81,21 @@ CREATE OR REPLACE MACRO fraction_high(sums) AS
     lambda law: beta_quantile(0.975, law.a, law.b)
   )[1] END;
 
+-- Half of a 95 % interval of a logarithm, from what leaving out each of 8 to
+-- 16 groups of requests changes in it: the delete-a-group jackknife with the t
+-- law of G - 1 degrees of freedom. NULL: fewer groups.
+CREATE OR REPLACE MACRO jackknife_half_width(changes) AS
+  CASE WHEN len(changes) >= 8 THEN
+    -- Student's t at 0.975 for 7 to 15 degrees of freedom.
+    [
+      2.364624251592784, 2.306004135204166, 2.262157162798205,
+      2.228138851986274, 2.200985160091639, 2.1788128296672284,
+      2.1603686564627913, 2.144786687917804, 2.131449545559776
+    ][len(changes) - 7] * sqrt(
+      (len(changes) - 1) / len(changes) * list_sum([c * c FOR c IN changes])
+    )
+  END;
+
 -- 95 % interval of Σ numerators / Σ denominators, each a list of one sum per
 -- request group: the delete-a-group jackknife on the logarithm, with the t law
 -- of G - 1 degrees of freedom. NULL: fewer than 8 groups have a denominator,
@@ -94,20 +109,11 @@ CREATE OR REPLACE MACRO log_half_width(numerators, denominators) AS
       'pairs': list_zip(numerators, denominators)
     }],
     lambda t:
-      CASE WHEN t.used >= 8 AND t.hit >= 0.75 * t.used THEN
-        -- Student's t at 0.975 for 7 to 15 degrees of freedom.
-        [
-          2.364624251592784, 2.306004135204166, 2.262157162798205,
-          2.228138851986274, 2.200985160091639, 2.1788128296672284,
-          2.1603686564627913, 2.144786687917804, 2.131449545559776
-        ][t.used - 7] * sqrt((t.used - 1) / t.used * list_sum([
-          pow(
-            ln((t.above - pair[1]) / (t.below - pair[2]))
-              - ln(t.above / t.below), 2
-          )
-          FOR pair IN t.pairs IF pair[2] > 0
-        ]))
-      END
+      CASE WHEN t.used >= 8 AND t.hit >= 0.75 * t.used
+      THEN jackknife_half_width([
+        ln((t.above - pair[1]) / (t.below - pair[2])) - ln(t.above / t.below)
+        FOR pair IN t.pairs IF pair[2] > 0
+      ]) END
   )[1];
 CREATE OR REPLACE MACRO ratio_low(numerators, denominators) AS
   list_sum(numerators) / list_sum(denominators)

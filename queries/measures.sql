@@ -514,3 +514,144 @@ FROM (
   FROM group_sums(strata)
   GROUP BY candidate, tensor, stratum
 );
+
+-- What the run knows of the harm that errors do, the same for all candidates
+-- so that none is ranked beside another kind. One row.
+--   knowledge  residual   W_O and the residual stream of every layer: R is a
+--                         share of that stream, summed over layers
+--              projected  W_O alone: relative to the attention's own output
+--              heads      neither: a mean over layers and query heads
+--              NULL       no queries were captured
+CREATE OR REPLACE VIEW harm_knowledge AS
+SELECT CASE WHEN NOT bool_and(projected IS NOT NULL) THEN 'heads'
+  WHEN bool_and(residual_weight IS NOT NULL) THEN 'residual'
+  WHEN count(*) > 0 THEN 'projected' END AS knowledge,
+  count(DISTINCT layer) AS num_layers
+FROM (SELECT DISTINCT source, layer FROM attention)
+  LEFT JOIN (
+    SELECT DISTINCT source, layer, 1 AS projected FROM attention_layers
+  ) USING (source, layer)
+  LEFT JOIN layers USING (source, layer);
+
+-- The part of the traffic that harm is asked for: by workload, position, step.
+CREATE OR REPLACE MACRO harm_place(workload, octave, step) AS {
+  'workload': if(getvariable('by') = 'workload', workload, NULL),
+  'octave': if(getvariable('by') = 'position', octave, NULL),
+  'step': if(getvariable('by') = 'step', step, NULL)
+};
+
+-- Errors at the queries of the traffic chosen, head by head.
+CREATE OR REPLACE VIEW traffic_attention AS
+SELECT attention.*, harm_place(workload, position_octave, step_octave)
+    AS stratum
+FROM attention JOIN requests USING (source, request)
+WHERE is_traffic(source, workload, phase);
+
+-- What harm is made of: R is the sum over (layer, part) of factor · Σ do2 / Σ
+-- o2.
+--   part           query head where no W_O is known, else -1
+--   request_group  0 to 15: requests dealt out in their order, for intervals
+CREATE OR REPLACE VIEW traffic_harm AS
+SELECT parts.*, harm_place(workload, position_octave, step_octave) AS stratum,
+  (dense_rank() OVER (ORDER BY source, request) - 1) % 16 AS request_group
+FROM (
+    SELECT source, candidate, layer, request, phase, position_octave,
+      step_octave, num_probes, query_head AS part, sum_o2 AS o2,
+      sum_do2 AS do2, 1 / num_layers
+        / count(DISTINCT query_head) OVER (PARTITION BY layer) AS factor
+    FROM attention, harm_knowledge
+    WHERE knowledge = 'heads'
+    UNION ALL
+    SELECT source, candidate, layer, request, phase, position_octave,
+      step_octave, num_probes, -1, projected_o2, projected_do2,
+      if(knowledge = 'residual', avg(residual_weight) OVER w, 1)
+    FROM harm_knowledge, attention_layers JOIN layers USING (source, layer)
+    WHERE knowledge <> 'heads'
+    WINDOW w AS (PARTITION BY layer)
+  ) AS parts
+  JOIN requests USING (source, request)
+WHERE is_traffic(source, workload, phase);
+
+-- Harm by layer. One row per (candidate, stratum, layer).
+--   strata  like traffic_harm
+CREATE OR REPLACE MACRO layer_harm(strata) AS TABLE
+SELECT candidate, stratum, layer, sum(factor * share(do2, o2)) AS layer_harm
+FROM (
+  SELECT candidate, stratum, layer, part, factor, sum(COLUMNS('^d?o2$'))
+  FROM query_table(strata)
+  GROUP BY ALL
+)
+GROUP BY ALL;
+
+-- What attention's errors are made of, weighted by each layer's harm. One row
+-- per (candidate, stratum).
+--   shrinkage  Σ ⟨o, ô⟩ / Σ ‖o‖² - 1: the part of the error that is the same
+--              everywhere, below 0 where outputs shrink
+--   *_share    of the squared error by K, V and Q each alone, 0 to 1
+CREATE OR REPLACE VIEW harm_causes AS
+SELECT candidate, stratum,
+  share(sum(w * COLUMNS('^([kvq])$')), sum(w * parts)) AS "\1_share",
+  sum(layer_harm * o_do) / nullif(sum(layer_harm), 0) AS shrinkage,
+  sum(COLUMNS('^(flipped_frac|attention_kl|top_overlap)$')) / sum(probes)
+    AS "\1"
+FROM (
+    SELECT candidate, stratum, layer, sum(COLUMNS('^sum_do2_(.)$')) AS "\1",
+      sum(sum_do2_k + sum_do2_v + sum_do2_q) AS parts,
+      sum(sum_do2) AS do2, share(sum(sum_o_do), sum(sum_o2)) AS o_do,
+      sum(num_probes) AS probes, sum(num_flips) AS flipped_frac,
+      sum(sum_kl) AS attention_kl, sum(sum_top_overlap) AS top_overlap
+    FROM traffic_attention
+    GROUP BY ALL
+  )
+  JOIN layer_harm(traffic_harm) USING (candidate, stratum, layer),
+  LATERAL (SELECT share(layer_harm, do2) AS w)
+GROUP BY candidate, stratum;
+
+-- Harm over all layers. One row per (candidate, stratum).
+--   harm     R
+--   without  R without each group of requests, a list in their order
+CREATE OR REPLACE VIEW harm_totals AS
+SELECT candidate, stratum, max(harm) AS harm, max(num_probes) AS num_probes,
+  list(without ORDER BY request_group) AS without
+FROM (
+  SELECT candidate, stratum, request_group, max(all_probes) AS num_probes,
+    sum(factor * share(all_do2, all_o2)) AS harm,
+    sum(factor * share(all_do2 - do2, all_o2 - o2)) AS without
+  FROM (
+    SELECT candidate, stratum, layer, part, factor, request_group,
+      sum(COLUMNS('^(d?o2)$')) AS "\1",
+      sum(sum(num_probes)) OVER same AS all_probes,
+      sum(sum(COLUMNS('^(d?o2)$'))) OVER same AS "all_\1"
+    FROM traffic_harm
+    GROUP BY candidate, stratum, layer, part, factor, request_group
+    WINDOW same AS (PARTITION BY candidate, stratum, layer, part)
+  )
+  GROUP BY ALL
+)
+GROUP BY candidate, stratum;
+
+-- Harm of single requests. One row per (candidate, stratum).
+CREATE OR REPLACE VIEW request_harm AS
+WITH by_request AS (
+  SELECT * REPLACE (
+    {'of': stratum, 'source': source, 'request': request} AS stratum
+  )
+  FROM traffic_harm
+)
+SELECT candidate, stratum, count(*) AS num_requests,
+  quantile_disc(harm, 0.99) AS request_p99, max(harm) AS request_max
+FROM (
+  SELECT candidate, s.stratum.of AS stratum, sum(layer_harm) AS harm
+  FROM layer_harm(by_request) AS s
+  GROUP BY candidate, s.stratum
+)
+GROUP BY ALL;
+
+-- What half of the interval of ln(harm / other) is as a factor, paired by
+-- group of requests.
+CREATE OR REPLACE MACRO harm_factor(harm, without, other, other_without) AS
+  exp(CASE WHEN least(harm, other, list_min(without || other_without)) > 0
+    THEN jackknife_half_width([
+      ln(pair[1] / pair[2]) - ln(harm / other)
+      FOR pair IN list_zip(without, other_without)
+    ]) END);

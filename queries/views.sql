@@ -28,6 +28,8 @@ FROM 'requests.parquet';
 --   dtype           of the captured K and V: bfloat16, float16 or float32
 --   kv_cache_dtype  as the engine resolved it; auto: that of the model, no FP8
 --   num_kv_heads    KV heads captured, over all ranks
+--   residual_weight  mean of ‖W_O o‖² / ‖h‖², o the attention's output and h
+--                   the residual stream after it; NULL: not measured
 CREATE OR REPLACE VIEW layers AS FROM 'layers.parquet';
 
 -- One row per captured token.
@@ -40,6 +42,8 @@ CREATE OR REPLACE VIEW rows AS FROM 'rows.parquet';
 --         unit       every scale 1.0
 --         artifact   the scales of a checkpoint or file
 --         swept      static scales by a common rule, made of these very traces
+--         fresh      static scales that just cover each trace; there are some
+--                    where a trace has queries
 --         online     no stored scale: while serving every token's vector of a
 --                    head gets its own. But for K of turboquant_k8v4 no value
 --                    is ever out of range or clipped: counts of vectors are 0
@@ -119,3 +123,17 @@ SELECT * REPLACE (try_cast(evidence AS JSON) AS evidence) FROM 'findings.parquet
 --   log2_multiple  k: the scale is 2^k times the one that just covers
 --   engine         of the first candidate with static scales; so is format
 CREATE OR REPLACE VIEW sweep AS FROM 'sweep.parquet';
+
+-- What candidates do to attention, replayed at the captured queries. One row
+-- per (source, valid candidate, layer, query_head, request, place), a place
+-- being phase × position_octave × step_octave; no rows of a trace without
+-- queries. o is the output of exact K, V and Q, Δo the candidate's less o.
+--   step_octave  n: generated tokens 2^n to 2^(n+1) - 1, counted from 1; -1:
+--                tokens of the prompt
+--   is_dense     every key was there; else attention is over those that were
+CREATE OR REPLACE VIEW attention AS FROM 'attention.parquet';
+
+-- The same over all query heads, through the layer's output projection W_O.
+-- One row per (source, valid candidate, layer, request, place); no rows where no
+-- checkpoint was given.
+CREATE OR REPLACE VIEW attention_layers AS FROM 'attention_layers.parquet';

@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "candidates": {"errors", "plain_text", "trace", "numerics", "formats", "scales", "findings"},
     "attention": {"errors", "files", "trace", "numerics", "formats", "scales", "candidates"},
     "evaluation": {
+        "attention",
         "version",
         "errors",
         "files",
@@ -157,7 +158,7 @@ CAPTURE_MAY_IMPORT = {
         for name in ("format", "attention_format", "chunks", "fingerprint", "lines", "capture_names")
     ),
 }
-CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py"}
+CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py", "residual.py"}
 
 
 def imported_modules(path: Path) -> set[str]:

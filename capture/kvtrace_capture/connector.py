@@ -36,6 +36,7 @@ from kvtrace.trace.format import (
 from kvtrace_capture.engine_facts import engine_record, model_record
 from kvtrace_capture.hooks import (
     UnsupportedEngineError,
+    decoder_layer,
     find_layers,
     layers_without_kv,
     refuse_unsupported,
@@ -47,6 +48,7 @@ from kvtrace_capture.privacy import key_id, load_or_make_key
 from kvtrace_capture.private_files import write_private
 from kvtrace_capture.rank_stores import make_recorder
 from kvtrace_capture.request_log import RequestLog
+from kvtrace_capture.residual import watch_layers
 from kvtrace_capture.sampler import Sampler
 from kvtrace_capture.sampling_switch import SamplingSwitch
 from kvtrace_capture.self_check import CheckedRecorder
@@ -85,6 +87,7 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         )
         self._block_sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
         self._recorder: StepRecorder | CheckedRecorder | None = None
+        self._attention_of: dict[str, str] = {}
         self._log: RequestLog | None = None
         self._switch: SamplingSwitch | None = None
         self._is_fault_logged = False
@@ -142,6 +145,8 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if not is_tried(vllm.__version__, config.device_config.device_type):
             self._recorder = CheckedRecorder(self._recorder, hooked, self._engine_name())
         self._closers.append(close_at_exit(self, self._recorder.close))
+        asked = [layer.record.name for layer in layers if layer.queries is not None]
+        self._attention_of = {decoder_layer(name): name for name in asked}
         for layer in layers:
             if layer.record.name in hooked:
                 wrap_cache_write(layer.module, self._recorder)
@@ -156,6 +161,15 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 "them the rows of the last %g s; start it with --shutdown-timeout 30",
                 settings.flush_seconds,
             )
+
+    def watch_residual(self, model: Any) -> bool:
+        """Measure how large attention is beside the residual stream. Return whether the model can be watched.
+
+        model: run layer by layer (eager). Nothing is measured where queries are not captured.
+        """
+        if self._recorder is None or self._settings.queries == "none":
+            return False
+        return watch_layers(model, self._attention_of, self._recorder)
 
     def _warn_of_steps_beyond_the_queue(self, layers: Sequence[FoundLayer]) -> None:
         """Say at the start what would lose whole prefill steps, and with them leave mostly decode."""

@@ -176,6 +176,16 @@ def wrap_attention(module: Any, recorder: StepRecorder | CheckedRecorder, *, wit
     module.impl.forward = forward
 
 
+def decoder_layer(name: str) -> str:
+    """Return the name of the layer that an attention belongs to.
+
+    >>> decoder_layer("model.layers.3.self_attn.attn")
+    'model.layers.3'
+    """
+    found = re.match(r"(?:.*?\.)?\d+(?=\.|$)", name)
+    return found[0] if found else name
+
+
 def _layer_index(name: str) -> int:
     numbers = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", name)
     if len(numbers) != 1:

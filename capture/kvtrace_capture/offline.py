@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S: Final = 60.0
 """For the workers to write what is queued."""
+_EXTENSION: Final = "kvtrace_capture.residual.WatchResidual"
+_WATCH: Final = "kvtrace_watch_residual"
 
 
 def main(events_fd: int) -> None:
@@ -55,8 +57,12 @@ def capture(job: dict[str, Any], tell: Tell) -> None:
     """
     from vllm import LLM, SamplingParams
 
-    llm = LLM(job["model"], **job["engine"])
+    watched = job["engine"].get("enforce_eager") is True and "worker_extension_cls" not in job["engine"]
+    extension = {"worker_extension_cls": _EXTENSION} if watched else {}
+    llm = LLM(job["model"], **job["engine"], **extension)
     try:
+        if watched:
+            llm.collective_rpc(_WATCH)
         prompts = job["prompts"]
         _refuse_too_long(llm, prompts)
         tell({"total": len(prompts)})

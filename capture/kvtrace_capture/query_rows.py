@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from kvtrace.trace.attention_format import ResidualRecord
 from kvtrace_capture.gathered_rows import GatheredRows
 from kvtrace_capture.row_sink import RowSink
 
@@ -46,6 +47,8 @@ class QueryRows:
         self._rows: dict[int, torch.Tensor] = {}
         self._places: torch.Tensor | None = None
         """Which of the step's planned rows have a query; None where none has, or the step is given up."""
+        self._residual: dict[int, torch.Tensor] = {}
+        """Layer index → [queries, Σ of their ratios] on the device."""
         self._is_fault_logged = False
 
     @property
@@ -87,6 +90,35 @@ class QueryRows:
             self._gathered.take(name, tensor, values, self._rows_of(self._layers[name].group, selection))
         except Exception as error:  # noqa: BLE001 -- a fault of capture must never reach a request
             self.give_up(error)
+
+    def take_residual(
+        self, name: str, added: torch.Tensor, before: torch.Tensor, selection: RowSelection | None
+    ) -> None:
+        """Add one layer's ‖W_O o‖² / ‖h‖² up over the step's queries. added, before: [num_tokens, hidden]."""
+        if self._places is None or selection is None:
+            return
+        try:
+            layer = self._layers[name]
+            rows = self._rows_of(layer.group, selection)
+            found = selection.found[self._places.to(selection.found.device)]
+            output = added[rows].double()
+            whole = (output + before[rows].double()).square().sum(-1)
+            ratio = torch.where(found & (whole > 0), output.square().sum(-1) / whole, 0)
+            sums = torch.stack([(found & (whole > 0)).sum().double(), ratio.sum()])
+            self._residual[layer.index] = self._residual.get(layer.index, 0) + sums
+        except Exception as error:  # noqa: BLE001 -- a fault of capture must never reach a request
+            self.give_up(error)
+
+    def note_residual(self) -> None:
+        """Give what was added up to the store, which keeps it when it is closed."""
+        sums = {layer: found.tolist() for layer, found in sorted(self._residual.items())}
+        self.sink.note_residual(
+            tuple(
+                ResidualRecord(layer=layer, num_queries=int(number), sum_ratio=ratio)
+                for layer, (number, ratio) in sums.items()
+                if number
+            )
+        )
 
     def slabs(self) -> dict[int, torch.Tensor]:
         """End the step: return what was gathered, empty where there is none or the step was given up."""

@@ -142,6 +142,20 @@ class StepRecorder:
         queries.take(name, tensor, values, selection)
         self._count_copy(started)
 
+    def take_residual(self, name: str, added: torch.Tensor, before: torch.Tensor) -> None:
+        """Measure what a layer's attention adds at the planned queries against the stream that it makes.
+
+        added, before: [num_tokens, hidden], the attention's output after its projection, and the residual
+        stream that it is added to.
+        """
+        queries = self._queries
+        if queries is None or self._planned is None or self._has_fault or not queries.is_wanted:
+            return
+        started = time.perf_counter()
+        _, selection = self._selections.get(queries.group_of(name), (0, None))
+        queries.take_residual(name, added, before, selection)
+        self._count_copy(started)
+
     def give_up_step(self) -> None:
         """Let the step's rows be counted as dropped."""
         self._has_fault = True
@@ -173,6 +187,8 @@ class StepRecorder:
     def close(self) -> None:
         """Write what was captured and the counts of dropped rows, and close the stores."""
         self.flush()
+        if self._queries is not None:
+            self._queries.note_residual()
         for sink in self._sinks():
             sink.close()
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from kvtrace.trace.attention_format import ResidualRecord
     from kvtrace_capture.gathered_rows import StoredBits
     from kvtrace_capture.step_plan import PlannedRows
     from kvtrace_capture.writer import TraceWriter
@@ -68,6 +69,10 @@ class RowSink:
     def pass_on_if_due(self) -> None:
         """Let the writer know what is lost, if the last time is a while ago."""
         self._dropped.pass_on_if_due()
+
+    def note_residual(self, records: tuple[ResidualRecord, ...]) -> None:
+        """Keep what attention adds to the residual stream, by layer."""
+        self._writer.note_residual(records)
 
     def flush(self) -> None:
         """Wait until what was given so far is committed."""

@@ -67,6 +67,10 @@ class CheckedRecorder:
         """Pass a layer's queries or outputs on."""
         self._recorder.take_query(name, tensor, values)
 
+    def take_residual(self, name: str, added: torch.Tensor, before: torch.Tensor) -> None:
+        """Pass on what a layer's attention adds, and to what."""
+        self._recorder.take_residual(name, added, before)
+
     def finish(self) -> None:
         """End a step: its rows go on where the counts are right."""
         plan, self._plan = self._plan, None

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvtrace.trace.attention_format import ResidualRecord
+
 
 RESERVE_FILE: Final = "reserve"
 RESERVE_BYTES: Final = 1 << 20
@@ -57,6 +59,8 @@ class StoreFiles:
     def __init__(self, store: Path, rank: RankRecord) -> None:
         self.specs = array_specs(rank)
         self.cost = {"hook_s": 0.0, "copy_s": 0.0, "write_s": 0.0, "raw_bytes": 0.0, "stored_bytes": 0.0}
+        self.residual: tuple[ResidualRecord, ...] = ()
+        """Of a store of queries, as the next commit says it."""
         self._store = store
         self._rank = rank.model_copy(update={"line_commits": True})
         self._commits: list[ChunkCommit] = []
@@ -141,5 +145,6 @@ class StoreFiles:
             closed=closed,
             failure=failure,
             cost=self.cost,
+            residual=self.residual,
         )
         write_private(self._store / COMMIT_FILE, seal(record))

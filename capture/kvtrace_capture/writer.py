@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvtrace.trace.attention_format import ResidualRecord
+
 logger = logging.getLogger("kvtrace.capture")
 
 CHUNK_BUFFER_BYTES: Final = 128 << 20
@@ -156,6 +158,10 @@ class TraceWriter:
         """Add time that the engine's own thread spent in the hook, and in copies there; in `commit.json`."""
         self._files.cost["hook_s"] += hook_s
         self._files.cost["copy_s"] += copy_s
+
+    def note_residual(self, records: tuple[ResidualRecord, ...]) -> None:
+        """Let the next commit say what attention adds to the residual stream, by layer."""
+        self._files.residual = records
 
     def close(self, timeout: float = 60.0) -> None:
         """Write what is queued, seal the last chunk and mark the store as closed."""

@@ -10,6 +10,7 @@ from kvtrace.candidates.bf16 import Bf16
 from kvtrace.candidates.candidate import Asked, Candidate
 from kvtrace.candidates.captured import default_setup
 from kvtrace.candidates.effective import EffectiveScales
+from kvtrace.candidates.fresh import FreshScales
 from kvtrace.candidates.given import GivenScales
 from kvtrace.candidates.online import OnlineScales
 from kvtrace.candidates.scaled_format import FormatScales
@@ -31,6 +32,7 @@ __all__ = [
     "Candidate",
     "EffectiveScales",
     "FormatScales",
+    "FreshScales",
     "GivenScales",
     "OnlineScales",
     "ServingSetup",
@@ -46,6 +48,7 @@ KINDS: Final[tuple[type[Candidate], ...]] = (
     ArtifactScales,
     GivenScales,
     SweptScales,
+    FreshScales,
     FormatScales,
     OnlineScales,
 )
@@ -60,7 +63,8 @@ def standard_candidates(
     *,
     against: Path | None = None,
 ) -> list[Candidate]:
-    """Return bf16, effective (where a cache was static FP8), unit, one per artifact, and cache formats.
+    """Return bf16, effective (where a cache was static FP8), unit, one per artifact, fresh scales (where
+    a trace has queries), and cache formats.
 
     setup: one for all; None: `default_setup`. cache_dtypes: what `kvtrace.candidates.recipe.cache_of` takes;
     one that is repeated counts once, and one that reads scales has 1.0 and each artifact's. against: a

@@ -104,6 +104,13 @@ DEVICE = Annotated[
     typer.Option("--device", help="cpu, cuda or cuda:N. Default: CUDA if there is one."),
 ]
 
+CHECKPOINT = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        help="The model, for W_O: harm through it, where the traces hold queries.",
+    ),
+]
 MANIFEST = Annotated[
     Path | None,
     typer.Option("--manifest", help="Serving manifest, JSON: kept in the run."),
@@ -156,6 +163,7 @@ class ReplayOptions:
     sweep: SWEEP = None
     manifest: MANIFEST = None
     policy: POLICY = None
+    checkpoint: CHECKPOINT = None
     device: DEVICE = None
 
 
@@ -212,7 +220,13 @@ def request_for(traces: list[Path], options: ReplayOptions) -> ReplayRequest:
         against=options.against,
         sweep=bool(options.sweep),
     )
-    return replace(request, manifest=supplied, policy=stamp, device=options.device)
+    return replace(
+        request,
+        manifest=supplied,
+        policy=stamp,
+        checkpoint=options.checkpoint,
+        device=options.device,
+    )
 
 
 def _policy_stamp(path: Path | None) -> PolicyStamp | None:

@@ -52,7 +52,8 @@ def report(
     ] = "text",
     as_json: JSON = False,
     section: Annotated[
-        Literal["answer", "range", "heads", "before-and-after", "formats", "evidence", "not-measured"] | None,
+        Literal["answer", "harm", "range", "heads", "before-and-after", "formats", "evidence", "not-measured"]
+        | None,
         typer.Option("--section", help="Of the text: this section alone.", show_default=False),
     ] = None,
     budget: Annotated[
@@ -112,6 +113,7 @@ def report(
         "--policy": options.policy,
         "--cache-dtype": options.cache_dtype,
         "--sweep": options.sweep,
+        "--checkpoint": options.checkpoint,
         "--intervals": intervals,
     }
     are_runs = _are_runs(inputs, [option for option, given in fixed.items() if given])

@@ -46,6 +46,8 @@ class ReplayRequest:
     """For unpacked tensors while a profile is made."""
     manifest: SuppliedManifest | None = None
     """Fields that the traces do not hold."""
+    checkpoint: Path | None = None
+    """The model's, for W_O: what errors of heads do to the residual stream. None: told by head alone."""
     policy: PolicyStamp | None = None
     """The limits that the run will be held against."""
 
@@ -65,6 +67,7 @@ def standard_request(
     artifact_format: str | None = None,
     cache_dtypes: Iterable[str] = (),
     against: Path | None = None,
+    checkpoint: Path | None = None,
     sweep: bool = False,
 ) -> ReplayRequest:
     """Return the request to replay the traces through `standard_candidates`, for the rest as by default.
@@ -82,7 +85,7 @@ def standard_request(
         from kvtrace.evaluation.swept import swept_scales  # torch
 
         candidates += swept_scales(traces, setup or default_setup(traces))
-    return ReplayRequest(traces, candidates)
+    return ReplayRequest(traces, candidates, checkpoint=checkpoint)
 
 
 def _require_traces(traces: Sequence[Trace]) -> None:

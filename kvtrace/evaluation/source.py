@@ -6,6 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kvtrace.evaluation.attended import attention_sums
 from kvtrace.evaluation.audited import audit_artifacts
 from kvtrace.evaluation.magnitudes import magnitude_counts
 from kvtrace.evaluation.ordinary import OrdinaryChannels, OrdinarySums
@@ -64,6 +65,7 @@ class SourceReplay:
         yield from self._element_by_element() if self.method == "direct" else self._over_counts()
         if self._request.intervals:
             yield from self._groups()
+        yield from attention_sums(self._trace, self._applied, self._device, self._request.checkpoint)
 
     def _element_by_element(self) -> Iterator[SourceValue]:
         if self._request.method == "verify":

@@ -10,6 +10,8 @@ from pydantic_core import to_jsonable_python
 
 from kvtrace.calibration.manifest import parse_manifest
 from kvtrace.candidates.applied import AppliedScales
+from kvtrace.evaluation.attended import AttentionSums
+from kvtrace.evaluation.attention_columns import head_columns, layer_columns
 from kvtrace.evaluation.audited import ArtifactFindings
 from kvtrace.evaluation.magnitudes import MagnitudeCounts
 from kvtrace.evaluation.ordinary import OrdinaryChannels
@@ -32,6 +34,7 @@ from kvtrace.numerics.formats import find_format
 from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
 from kvtrace.numerics.rounding_floor import rounding_floor_db
 from kvtrace.runs import schema
+from kvtrace.runs.attention_tables import ATTENTION, ATTENTION_LAYERS
 from kvtrace.trace.completeness import rows_lost
 from kvtrace.trace.strata import PHASES
 
@@ -50,7 +53,14 @@ if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
     SourceValue = (
-        AppliedScales | ArtifactFindings | SweepSums | MagnitudeCounts | Vectors | CellSums | OrdinaryChannels
+        AppliedScales
+        | ArtifactFindings
+        | SweepSums
+        | MagnitudeCounts
+        | Vectors
+        | CellSums
+        | OrdinaryChannels
+        | AttentionSums
     )
     """What the replay of one source yields."""
 
@@ -106,6 +116,10 @@ def write_source(run: RunWriter, source: str, trace: Trace, values: Iterable[Sou
                 run.write(schema.VECTORS, vector_columns(source, value))
             case OrdinaryChannels():
                 run.write(schema.ORDINARY_CHANNELS, ordinary_columns(source, value))
+            case AttentionSums():
+                run.write(ATTENTION, head_columns(source, value))
+                if value.projected is not None:
+                    run.write(ATTENTION_LAYERS, layer_columns(source, value))
             case CellSums():
                 if value.cells.request_group is None:
                     run.write(schema.CELLS, cell_columns(source, value))
@@ -135,6 +149,7 @@ def _write_layers(run: RunWriter, source: str, trace: Trace) -> None:
             "layer": [layer.index for layer in layers],
             **_attributes(layers, "dtype", "backend", "kv_cache_dtype", "head_dim_k", "head_dim_v"),
             "num_kv_heads": [len(layer.kv_heads) for layer in layers],
+            "residual_weight": [trace.attention.residual_weight(layer.index) for layer in layers],
         },
     )
 

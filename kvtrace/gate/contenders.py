@@ -95,6 +95,7 @@ class Contender:
             "effective": "the scales that the engine used",
             "online": "scales chosen while serving",
             "swept": f"scales by the rule {plain(self.candidate, 40)}, made of the same traces",
+            "fresh": "scales that just cover the same traces",
             "format": f"scales of {plain(self.artifact, 80)}{digest}" if self.artifact else "scales 1.0",
         }.get(self.kind, f"scales of {plain(self.artifact or self.candidate, 80)}{digest}")
         layers = f", layers {self.facts['layers left out']} in BF16" if self.excluded_layers else ""

@@ -12,10 +12,11 @@ from kvtrace.findings.diagnose import diagnose_case, losses_under, verdict_about
 from kvtrace.findings.run.case import Case
 from kvtrace.not_visible import NOT_VISIBLE
 from kvtrace.plain_text import plain
-from kvtrace.query import connect_with_views, find_query, run_query
+from kvtrace.query import find_query, run_query
 from kvtrace.report.answer.make import make_answer
 from kvtrace.report.answer.told import Told
 from kvtrace.report.cache_bytes import bytes_per_token
+from kvtrace.report.harm.build import build_harm, with_strata
 from kvtrace.report.sections import (
     REPORT_SCHEMA_VERSION,
     CandidateSummary,
@@ -73,14 +74,15 @@ def build_report(
         ask = _Asking(case.connection_beside())
         diagnosing = beside.submit(diagnose_case, case)
         compared = _compared(ask, budget)
+        harm = build_harm(ask.rows, {one.candidate: one.bytes_per_token for one in compared["candidates"]})
         if len(shown) == len(known):
             details = _details(ask, top)
             diagnosis = diagnosing.result()
         else:
             diagnosis = diagnosing.result()
-            shown = with_the_best(known, shown, Told(case, diagnosis))
+            shown = with_the_best(known, shown, Told(case, diagnosis, harm))
             details = _details(_Asking(connect_with_views(run, candidates=shown)), top)
-    told = Told(case, diagnosis)
+    told = Told(case, diagnosis, harm)
     answer = make_answer(told, details.places, run_kept=run_kept)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
@@ -100,6 +102,7 @@ def build_report(
         losses=losses_under(case, answer.candidate) if answer.candidate else (),
         losses_under=answer.candidate,
         budget_bytes=budget,
+        harm=with_strata(harm, ask.rows, answer.candidate) if harm else None,
     )
 
 

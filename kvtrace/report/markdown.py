@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.figures import decibel, percent
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.model import SIGNS
+from kvtrace.report.harm.words import harm_figure
 from kvtrace.report.shown import shown_candidates, shown_choices
 from kvtrace.report.statements import cache_bytes, captured_amount
 from kvtrace.report.wording import ended, minute
@@ -62,7 +63,10 @@ def answer_markdown(answer: Answer) -> Iterator[str]:
 
 def not_measured_markdown(report: Report) -> str:
     """Return what the report lacks, and what none can have."""
-    lacking = "; ".join(f"{one.what}: {one.why}" for one in report.answer.not_measured)
+    lacking = "; ".join(
+        f"{one.what}: {one.why}" + (f" (measured by {one.command})" if one.command else "")
+        for one in report.answer.not_measured
+    )
     return f"Not measured: {escaped(lacking, _MESSAGE)}. No replay shows {', '.join(report.not_visible)}."
 
 
@@ -117,22 +121,26 @@ def _candidates(report: Report) -> Iterator[str]:
         *formats,
         *(name for name in states if name not in report.shown),
     ]
-    yield "| | scales | K clipped | V clipped | K SQNR | V SQNR | bytes a token |"
-    yield "|---|---|--:|--:|--:|--:|--:|"
+    harm = report.harm
+    with_harm = ("harm | ", "--:|", " |") if harm else ("", "", "")
+    yield f"| | scales | {with_harm[0]}K clipped | V clipped | K SQNR | V SQNR | bytes a token |"
+    yield f"|---|---|{with_harm[1]}--:|--:|--:|--:|--:|"
     for name in named[:_MOST_CANDIDATES]:
         sign = SIGNS[states[name].state] if name in states else ""
         shown = f"**{escaped(name, _NAME)}**" if name == report.answer.candidate else escaped(name, _NAME)
         of = {total.tensor: total.measured for total in known[name].tensors}
         if not of:
             reason = known[name].reason or "no reason recorded"
-            yield f"| {sign} | {shown} | {escaped(reason, 200)} | | | | |"
+            yield f"| {sign} | {shown} | {escaped(reason, 200)} | | | | |{with_harm[2]}"
             continue
         clipped = [percent(of[tensor].clipped_frac) if tensor in of else "–" for tensor in ("k", "v")]
         sqnr = [decibel(of[tensor].sqnr_db) if tensor in of else "–" for tensor in ("k", "v")]
         size = cache_bytes(known[name]) or "–"
-        yield f"| {' | '.join([sign, shown, *clipped, *sqnr, size])} |"
+        own = harm.of(name) if harm else None
+        harms = [harm_figure(harm, own.harm if own else None)] if harm else []
+        yield f"| {' | '.join([sign, shown, *harms, *clipped, *sqnr, size])} |"
     if len(named) > _MOST_CANDIDATES:
-        yield f"| | {len(named) - _MOST_CANDIDATES} more in `--format json` | | | | | |"
+        yield f"| | {len(named) - _MOST_CANDIDATES} more in `--format json` | | | | | |{with_harm[2]}"
 
 
 def escaped(text: str, limit: int) -> str:

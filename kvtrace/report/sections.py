@@ -14,12 +14,13 @@ from pydantic import ConfigDict
 from kvtrace.findings.diagnose import HeadLoss, ScalesVerdict  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.findings.finding import Finding  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.report.answer.model import Answer  # noqa: TC001
+from kvtrace.report.harm.model import Harm  # noqa: TC001
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001
 
 Tensor = Literal["k", "v"]
 _Kind = TypeVar("_Kind")
 
-REPORT_SCHEMA_VERSION: Final = "1.3"
+REPORT_SCHEMA_VERSION: Final = "1.4"
 
 
 @dataclass_transform(frozen_default=True)
@@ -136,7 +137,7 @@ class CandidateSummary:
     """One set of scales as one engine would apply it."""
 
     candidate: str
-    kind: Literal["bf16", "effective", "unit", "artifact", "online", "format", "swept"]
+    kind: Literal["bf16", "effective", "unit", "artifact", "online", "format", "swept", "fresh"]
     status: Literal["valid", "invalid"]
     reason: str | None
     """Why it is invalid."""
@@ -300,3 +301,5 @@ class Report:
     losses_under: str | None
     budget_bytes: int | None = None
     """For the cache, as given. Since 1.2."""
+    harm: Harm | None = None
+    """What errors do to attention; None: no queries were captured. Since 1.4."""

@@ -117,6 +117,7 @@ def candidate_statement(report: Report, candidate: CandidateSummary) -> str:
         "unit": "every scale 1.0, an engine's default",
         "online": "scales for every token and head, chosen while serving",
         "swept": "static scales made of these traces",
+        "fresh": "static scales that just cover these traces",
         "format": plain(candidate.artifact, 100) if candidate.artifact else "every scale 1.0",
         "artifact": plain(candidate.artifact or "scales given as numbers", 100),
     }[candidate.kind]

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvtrace.runs.attention_tables import ATTENTION, ATTENTION_LAYERS
+from kvtrace.runs.columns import CANDIDATE, KV_HEAD, LAYER, OCTAVE, PHASE, SOURCE, WORKLOAD
 from kvtrace.runs.table import Column, Table
 
 RUN_FILE: Final = "run.json"
 
-_SOURCE = Column("source", "string", "the trace's name, unique in the run")
-_CANDIDATE = Column("candidate", "string", "the candidate's name, unique in the run")
-_LAYER = Column("layer", "int32", "the model's layer index")
-_KV_HEAD = Column("kv_head", "int32", "global KV-head index, before tensor parallelism")
 _TENSOR = Column("tensor", "string", "k or v")
 _SAMPLING_ID = Column("sampling_id", "int32", "the sampling rules in force (requests' stride and fraction)")
-_HEAD = (_LAYER, _KV_HEAD, _TENSOR)
-_WORKLOAD = Column("workload", "string", "the requests' label")
-_PHASE = Column("phase", "string", "prefill or decode")
-_OCTAVE = Column("position_octave", "int32", "floor(log2(position)); position 0 counts with 1")
+_HEAD = (LAYER, KV_HEAD, _TENSOR)
 _NUM_VALUES = Column("num_values", "int64", "finite values")
 _CLIPPED_AS_IN_CELLS = Column("num_clipped", "int64", "as in cells")
 _MAX_ABS = Column("max_abs", "float64", "largest finite |x|; NULL where there is none")
@@ -32,11 +27,12 @@ _SUMS = (
     Column("sum_sq_clip_error", "float64", "Σ (x − x̂)² over clipped values; NULL as num_out_of_range is"),
 )
 
+
 SAMPLING: Final = Table(
     "sampling",
     "source × sampling_id",
     (
-        _SOURCE,
+        SOURCE,
         _SAMPLING_ID,
         Column(
             "position_stride",
@@ -51,14 +47,20 @@ LAYERS: Final = Table(
     "layers",
     "source × captured layer",
     (
-        _SOURCE,
-        _LAYER,
+        SOURCE,
+        LAYER,
         Column("dtype", "string", "of the captured K and V: bfloat16, float16 or float32"),
         Column("backend", "string", "attention backend, by the engine's own name"),
         Column("kv_cache_dtype", "string", "as the engine resolved it; auto: that of the model, no FP8"),
         Column("num_kv_heads", "int32", "KV heads captured, over all ranks"),
         Column("head_dim_k", "int32", "values of one K vector"),
         Column("head_dim_v", "int32", "values of one V vector"),
+        Column(
+            "residual_weight",
+            "float64",
+            "mean of ‖W_O o‖² / ‖h‖², h the residual stream after the layer's attention; NULL: not measured",
+            since=4,
+        ),
     ),
     since=2,
 )
@@ -67,7 +69,7 @@ REQUESTS: Final = Table(
     "requests",
     "source × request",
     (
-        _SOURCE,
+        SOURCE,
         Column("request", "int32", "the request's number in its trace"),
         Column("workload", "string", "the client's label, or unlabelled"),
         Column("client_id", "string", "keyed hash of the client's id; NULL where none was given"),
@@ -94,11 +96,11 @@ ROWS: Final = Table(
     "rows",
     "source × row (a sampled token)",
     (
-        _SOURCE,
+        SOURCE,
         Column("row", "int64", "row number in its source, 0-based"),
         Column("request", "int32", "the request it belongs to"),
         Column("position", "int32", "0-based position in the request"),
-        _OCTAVE,
+        OCTAVE,
         Column("phase", "string", "prefill or decode (position ≥ prompt_tokens)"),
         _SAMPLING_ID,
     ),
@@ -108,13 +110,13 @@ CANDIDATES: Final = Table(
     "candidates",
     "candidate, in the order asked for",
     (
-        _CANDIDATE,
+        CANDIDATE,
         Column("ordinal", "int32", "0-based order"),
         Column(
             "kind",
             "string",
             "bf16 (unquantized), effective (what the engine used), unit (1.0), artifact, "
-            "swept (static scales made of the traces themselves), "
+            "swept (static scales made of the traces themselves), fresh (those that just cover each trace), "
             "online (a cache format that takes no scales) or format (one that does, or K and V apart)",
         ),
         Column("status", "string", "valid or invalid"),
@@ -162,8 +164,8 @@ SCALES: Final = Table(
     "scales",
     "source × valid candidate × layer × kv_head × tensor",
     (
-        _SOURCE,
-        _CANDIDATE,
+        SOURCE,
+        CANDIDATE,
         *_HEAD,
         Column(
             "scale",
@@ -201,12 +203,12 @@ CELLS: Final = Table(
     "cells",
     "source × valid candidate × layer × kv_head × tensor × cell (workload × phase × octave × sampling_id)",
     (
-        _SOURCE,
-        _CANDIDATE,
+        SOURCE,
+        CANDIDATE,
         *_HEAD,
-        _WORKLOAD,
-        _PHASE,
-        _OCTAVE,
+        WORKLOAD,
+        PHASE,
+        OCTAVE,
         _SAMPLING_ID,
         Column("num_vectors", "int64", "rows in the cell"),
         _NUM_VALUES,
@@ -231,11 +233,11 @@ GROUPS: Final = Table(
     "source × valid candidate with static scales × layer × kv_head × tensor × workload × phase × sampling_id "
     "× request_group, for intervals; absent where the replay was not asked for them",
     (
-        _SOURCE,
-        _CANDIDATE,
+        SOURCE,
+        CANDIDATE,
         *_HEAD,
-        _WORKLOAD,
-        _PHASE,
+        WORKLOAD,
+        PHASE,
         _SAMPLING_ID,
         Column(
             "request_group",
@@ -256,9 +258,9 @@ MAGNITUDES: Final = Table(
     "source × tensor × workload × sampling_id × magnitude, all layers and heads together; absent where no "
     "counts were made (a direct replay)",
     (
-        _SOURCE,
+        SOURCE,
         _TENSOR,
-        _WORKLOAD,
+        WORKLOAD,
         _SAMPLING_ID,
         Column("magnitude", "float32", "|x|, a finite value of the captured dtype, 0 included"),
         Column("num_values", "int64", "values of that magnitude"),
@@ -272,10 +274,10 @@ ORDINARY_CHANNELS: Final = Table(
     "heads in which a few channels, the outliers, hold most of Σ x²; absent where no counts were made (a "
     "direct replay)",
     (
-        _SOURCE,
-        _CANDIDATE,
+        SOURCE,
+        CANDIDATE,
         *_HEAD,
-        _WORKLOAD,
+        WORKLOAD,
         _SAMPLING_ID,
         Column("channel_count", "int32", "channels of the head that are no outliers"),
         Column("num_values", "int64", "finite values in these channels, as in all that follow"),
@@ -290,7 +292,7 @@ VECTORS: Final = Table(
     "vectors",
     "source × row × layer × kv_head × tensor; candidate-independent",
     (
-        _SOURCE,
+        SOURCE,
         Column("row", "int64", "see rows"),
         *_HEAD,
         Column(
@@ -306,8 +308,8 @@ FINDINGS: Final = Table(
     "findings",
     "source × candidate × what an audit of its artifact found",
     (
-        _SOURCE,
-        _CANDIDATE,
+        SOURCE,
+        CANDIDATE,
         Column("ordinal", "int32", "0-based order, errors first"),
         Column("id", "string", "the audit rule's id, such as kv-swapped"),
         Column("severity", "string", "error, warning or note"),
@@ -329,7 +331,7 @@ SWEEP: Final = Table(
     "source × layer × kv_head × tensor × log2_multiple, all cells together; absent where no counts were made "
     "(a direct replay), no candidate has static scales, or the head has no value but 0",
     (
-        _SOURCE,
+        SOURCE,
         Column("engine", "string", "numerics replayed: those of the first candidate with static scales"),
         Column("format", "string", "FP8 format, of the same candidate"),
         *_HEAD,
@@ -356,4 +358,6 @@ TABLES: Final = (
     VECTORS,
     FINDINGS,
     SWEEP,
+    ATTENTION,
+    ATTENTION_LAYERS,
 )

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RUN_SCHEMA_VERSION: Final = "1.3"
+RUN_SCHEMA_VERSION: Final = "1.4"
 """Minor versions add tables and columns. 1.1: groups, magnitudes, calibrated_amax. 1.2: layers,
-rounding_floor_db, reason_id; the layers of a finding are a list. 1.3: ordinary_channels."""
+rounding_floor_db, reason_id; the layers of a finding are a list. 1.3: ordinary_channels.
+1.4: attention, attention_layers, residual_weight."""
 
 ArrowType = Literal["string", "int32", "int64", "float32", "float64", "bool_", "list_int32"]
 

@@ -59,6 +59,15 @@ class AttentionRecord(Record):
         return self
 
 
+class ResidualRecord(Record):
+    """What one layer's attention adds to the residual stream, over the captured queries."""
+
+    layer: Annotated[int, between(0, 9999)]
+    num_queries: Annotated[int, between(1, 2**53)]
+    sum_ratio: Annotated[float, between(0, 1e300)]
+    """Σ ‖W_O o‖² / ‖h‖²; h is the residual stream after the layer's attention was added."""
+
+
 def queries_of_stored(offset: int, stride: int, start: int, end: int) -> range:
     """Return the positions in [start, end) at which `stored` keeps Q of a request.
 

@@ -33,7 +33,11 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from kvtrace.trace.attention_format import AttentionRecord, QueryMode  # noqa: TC001 -- pydantic reads them
+from kvtrace.trace.attention_format import (  # noqa: TC001 -- pydantic reads them
+    AttentionRecord,
+    QueryMode,
+    ResidualRecord,
+)
 from kvtrace.trace.capture_names import TRACE_FILE as TRACE_FILE
 from kvtrace.trace.sealed import Count, Hex, Large, Name, Number, Seconds, Size, between, is_read, repeated
 from kvtrace.trace.sealed import Record as Record
@@ -249,6 +253,14 @@ class CommitRecord(Record):
     cost: dict[str, Number] = Field(default_factory=dict)
     """What the capture took: hook_s on the engine's thread, copy_s of it for copying rows out, write_s on the
     writer's thread, in seconds; raw_bytes, stored_bytes."""
+    residual: tuple[ResidualRecord, ...] = ()
+    """Of a store of queries, by layer; none where it was not measured. Since 1.3."""
+
+    @model_validator(mode="after")
+    def _has_each_layer_once(self, info: ValidationInfo) -> Self:
+        if is_read(info) and (layer := repeated([one.layer for one in self.residual])) is not None:
+            raise ValueError(f"residual has layer {layer} twice")
+        return self
 
 
 class RequestRecord(Record):

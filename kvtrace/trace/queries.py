@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kvtrace.errors import InputError
+from kvtrace.trace.chunks import chunk_path
 from kvtrace.trace.tokens import join_ranks
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 DEFAULT_BATCH_BYTES: Final = 256 << 20
 MAX_REQUEST_BYTES: Final = 4 << 30
 """As float32: a million tokens with 4 KV heads of 128 take that."""
+
+
+def can_be_attended(trace: Trace) -> bool:
+    """Return whether a trace has queries, and still the tensors that go with them."""
+    refs = trace.block_refs() if trace.attention else ()
+    return any(chunk_path(ref.store.path, ref.spec, ref.chunk).exists() for ref in refs)
 
 
 @dataclass(frozen=True, slots=True)

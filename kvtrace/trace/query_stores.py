@@ -36,6 +36,15 @@ class QueryStores:
         """Return whether queries were captured."""
         return bool(self.queries)
 
+    def residual_weight(self, layer: int) -> float | None:
+        """Return the mean of ‖W_O o‖² / ‖h‖² in one layer; None: it was not measured.
+
+        h is the residual stream after the layer's attention. Every tensor-parallel rank sees the whole of
+        both, so the first that measured them speaks for all.
+        """
+        found = (one for store in self.queries for one in store.commit.residual if one.layer == layer)
+        return next((one.sum_ratio / one.num_queries for one in found), None)
+
     @property
     def all(self) -> tuple[RankStore, ...]:
         """Return both kinds."""

@@ -312,4 +312,6 @@ def digest_of_records(path: Path, record: TraceRecord, stores: Sequence[tuple[Pa
         digest.update("".join(chunk.digest for chunk in commit_record.chunks).encode())
         lost = [(n, *chunk.lost) for n, chunk in enumerate(commit_record.chunks) if chunk.lost]
         digest.update(repr(lost).encode() if lost else b"")
+        measured = [(one.layer, one.num_queries, one.sum_ratio) for one in commit_record.residual]
+        digest.update(repr(measured).encode() if measured else b"")
     return digest.hexdigest()

@@ -34,3 +34,14 @@ def phase_code(position: NDArray[np.integer], prompt_tokens: NDArray[np.integer]
     [0, 1]
     """
     return np.where(position >= prompt_tokens, DECODE, PREFILL).astype(np.int8)
+
+
+def step_octave(position: NDArray[np.integer], prompt_tokens: int) -> NDArray[np.int32]:
+    """Return floor(log2(n)) for the n-th generated token of a request, counted from 1; -1 in the prompt.
+
+    >>> step_octave(np.array([3, 4, 5, 6, 7]), prompt_tokens=4).tolist()
+    [-1, 0, 1, 1, 2]
+    """
+    generated = position.astype(np.int64) - prompt_tokens + 1
+    octaves: NDArray[np.int32] = np.where(generated > 0, position_octave(generated), -1).astype(np.int32)
+    return octaves

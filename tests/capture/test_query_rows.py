@@ -236,3 +236,25 @@ def test_queries_that_come_in_fp8_are_stored_exactly(tmp_path: Path) -> None:
     assert torch.equal(found, query.float()[[ROW_OF[position] for position in range(6)]])
     stage = zarr.open_array(tmp_path / "queries-0.zarr/layers/00/q", mode="r").attrs["kvtrace"]["stage"]
     assert stage == "divided_by_q_scale_in_fp8"
+
+
+def test_what_attention_adds_is_measured_at_the_captured_queries_alone(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.recorder.begin(plan(2, 5))
+    slots = torch.tensor(SLOTS)
+    added = torch.tensor([[3.0, 4.0]] * len(SLOTS)).bfloat16()
+    before = torch.tensor([[0.0, 6.0]] * len(SLOTS)).bfloat16()
+    for name in NAMES:
+        key = torch.zeros(len(SLOTS), HEADS, DIM).bfloat16()
+        worker.recorder.take(name, key, key, slots)
+        query = torch.zeros(len(SLOTS), QUERY_HEADS, DIM).bfloat16()
+        worker.recorder.take_query(name, "q", query)
+        worker.recorder.take_query(name, "o", query)
+        if name == NAMES[0]:
+            worker.recorder.take_residual(name, added, before)
+    worker.recorder.finish()
+    worker.recorder.close()
+    (one,) = open_store(tmp_path / "queries-0.zarr").commit.residual
+    # ‖(3, 4)‖² / ‖(3, 10)‖² at each query; layer 1 was not watched and is absent.
+    assert (one.layer, one.num_queries) == (0, 2)
+    assert one.sum_ratio == pytest.approx(2 * 25 / 109)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final, Literal
 
 from kvtrace.figures import count, percent, times
@@ -12,6 +13,7 @@ from kvtrace.report.answer.model import SIGNS, Answer, HarmedHead, NotMeasured, 
 from kvtrace.report.answer.questions import three_questions
 from kvtrace.report.answer.told import NAME, Told, head_of, range_used
 from kvtrace.report.answer.words import head_name, heads_in_words, layers_in_words, where_in_words
+from kvtrace.report.harm.words import harm_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from kvtrace.findings.finding import Head
 
 _MOST_OTHERS: Final = 3
+_NAME_OF_MODEL: Final = 400
 
 
 def make_answer(told: Told, places: Mapping[tuple[str, Head], str], *, run_kept: bool = True) -> Answer:
@@ -37,12 +40,10 @@ def make_answer(told: Told, places: Mapping[tuple[str, Head], str], *, run_kept:
         matters=tuple(_matters(told)),
         action=action_of(told.case, told.subject, told.first, is_served=told.is_served),
         sure=_sure(told),
-        questions=three_questions(
-            told.state, told.headline, told.clips, told.first, is_served=told.is_served
-        ),
+        questions=three_questions(told),
         compared=tuple(choices(told, run_kept=run_kept)),
         ruler=tuple(told.ruler()),
-        not_measured=_NOT_MEASURED,
+        not_measured=_not_measured(told),
     )
 
 
@@ -85,7 +86,28 @@ def _matters(told: Told) -> list[str]:
         said.append(told.in_words(told.subject))
     elif flushed := max((row["flushed_frac"] or 0.0 for row in rows), default=0.0):
         said.append(f"at most {percent(flushed)} of a head's values are flushed to 0")
-    return [*said, *_others(told), "harm was not measured: no queries"]
+    said += _others(told)
+    if told.harm is None or told.own_harm is None:
+        return [*said, "harm was not measured: no queries"]
+    return [harm_sentence(told.harm, told.own_harm), *said]
+
+
+def _not_measured(told: Told) -> tuple[NotMeasured, ...]:
+    """Return what the report lacks, each with the command that would measure it."""
+    lacking = []
+    model = shlex.quote(plain(told.case.run.record.sources[0].model.name, _NAME_OF_MODEL))
+    anew = (
+        f"kvtrace capture run --model {model} --prompts PROMPTS --queries probe "
+        "--engine-arg enforce_eager=true -o NEW.kvtrace"
+    )
+    if told.harm is None:
+        lacking.append(NotMeasured("harm", "the trace holds no queries", anew))
+    elif told.harm.knowledge == "heads":
+        checkpoint = f"kvtrace report TRACE --checkpoint {model}"
+        lacking.append(NotMeasured("harm by layer", "W_O is read from a checkpoint", checkpoint))
+    elif told.harm.knowledge == "projected":
+        lacking.append(NotMeasured("harm of the residual stream", "the trace does not hold it", anew))
+    return (*lacking, *_NOT_MEASURED)
 
 
 def _others(told: Told) -> list[str]:
@@ -131,7 +153,6 @@ def _sure(told: Told) -> Sure:
 
 
 _NOT_MEASURED: Final = (
-    NotMeasured("harm", "the trace holds no queries", None),
     NotMeasured("answers lost", "no checked answers were given", None),
     NotMeasured("useful goodput and room", "no serving records were given", None),
 )

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.report.answer.model import Question, State
+from kvtrace.figures import percent
+from kvtrace.plain_text import plain
+from kvtrace.report.answer.model import Question
+from kvtrace.report.harm.words import HARDLY, MOSTLY, drift_share, harm_figure
 
 if TYPE_CHECKING:
-    from kvtrace.findings.finding import Finding
+    from kvtrace.report.answer.told import Told
 
 
 NOTHING_CLIPS: Final = "Nothing clips"
 NOTHING_JUDGED: Final = "Nothing was judged"
+_NAME: Final = 40
 
 
-def three_questions(
-    state: State, headline: str, clips: str, first: Finding | None, *, is_served: bool
-) -> tuple[Question, Question, Question]:
-    """Return the questions in their order.
-
-    clips: what the scales clip, in words. is_served: they ran. Without harm nothing says that it is not they.
-    """
+def three_questions(told: Told) -> tuple[Question, Question, Question]:
+    """Return the questions in their order. Without harm nothing says that it is not the scales."""
     return (
-        _scales(state, headline, clips, first, is_served=is_served),
-        Question(
-            id="format",
-            question="Which cache format?",
-            answer="– not measured",
-            because="harm needs queries, which the trace does not hold",
-        ),
+        _scales(told),
+        _format(told),
         Question(
             id="release",
             question="May it go out?",
@@ -38,21 +32,49 @@ def three_questions(
     )
 
 
-def _scales(state: State, headline: str, clips: str, first: Finding | None, *, is_served: bool) -> Question:
-    if state in ("fault", "warning") and first is not None and clips != NOTHING_JUDGED:
-        is_theirs = first.remedy != "elsewhere"
-        yes = "Yes" if is_served else "If served, yes"
-        answer = yes if is_theirs else "– not measured"
-        because = (
-            _lower(headline if clips == NOTHING_CLIPS else clips)
-            if is_theirs
-            else "the values were so before quantization"
-        )
-    elif state == "sound":
-        answer, because = clips, "whether rounding does harm was not measured"
-    else:
-        answer, because = "– not measured", "too few requests" if state == "too few" else "nothing was judged"
+def _scales(told: Told) -> Question:
+    answer, because = _by_harm(told) or _by_clipping(told)
     return Question(id="scales", question="Is it the scales?", answer=answer, because=because)
+
+
+def _by_harm(told: Told) -> tuple[str, str] | None:
+    """Return what the harm that fresh scales would remove says; None: that was not measured."""
+    share = drift_share(told.own_harm) if told.own_harm else None
+    blamed = told.first is not None and told.first.severity != "note"
+    if (
+        share is None
+        or told.state == "too few"
+        or (blamed and told.first and told.first.remedy == "elsewhere")
+    ):
+        return None
+    because = f"{percent(share)} of the harm goes with fresh scales"
+    if share <= HARDLY:
+        return "No", because
+    yes = "Yes" if share >= MOSTLY else "Partly"
+    return (yes if told.is_served else f"If served, {yes.lower()}"), because
+
+
+def _by_clipping(told: Told) -> tuple[str, str]:
+    if told.state in ("fault", "warning") and told.first is not None and told.clips != NOTHING_JUDGED:
+        if told.first.remedy == "elsewhere":
+            return "– not measured", "the values were so before quantization"
+        yes = "Yes" if told.is_served else "If served, yes"
+        return yes, _lower(told.headline if told.clips == NOTHING_CLIPS else told.clips)
+    if told.state == "sound":
+        return told.clips, "whether rounding does harm was not measured"
+    return "– not measured", "too few requests" if told.state == "too few" else "nothing was judged"
+
+
+def _format(told: Told) -> Question:
+    """Return what does least harm among the candidates that take no more bytes than FP8 does."""
+    answer, because = "– not measured", "harm needs queries, which the trace does not hold"
+    if told.harm is not None:
+        answer, because = "– not measured", "no format was replayed beside others"
+        best = told.harm.smallest_harm
+        if best is not None and best.harm is not None:
+            answer = plain(best.candidate, _NAME)
+            because = f"harm {harm_figure(told.harm, best.harm)}, the least of what is no larger than FP8"
+    return Question(id="format", question="Which cache format?", answer=answer, because=because)
 
 
 def _lower(sentence: str) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvtrace.findings.diagnose import Diagnosis
     from kvtrace.findings.finding import Finding, Head
     from kvtrace.findings.run.case import Case, Row, Subject
+    from kvtrace.report.harm.model import CandidateHarm, Harm
 
 CLIPS: Final = ("k-clips", "v-clips")
 NAME: Final = 40
@@ -32,6 +33,8 @@ class Told:
 
     case: Case
     diagnosis: Diagnosis
+    harm: Harm | None = None
+    """None: no queries were captured."""
 
     @cached_property
     def valid(self) -> list[Subject]:
@@ -116,6 +119,11 @@ class Told:
             self.rows(self.subject), key=lambda row: (-(row["clip_error"] or 0), -range_used(row))
         )
         return [head_of(row) for row in ranked]
+
+    @property
+    def own_harm(self) -> CandidateHarm | None:
+        """What the subject does to attention; None: not measured."""
+        return self.harm.of(self.subject.name) if self.harm and self.subject else None
 
     def rows(self, subject: Subject) -> list[Row]:
         """Return what each head covers and loses; nothing where the scales are invalid."""

@@ -8,6 +8,7 @@ from kvtrace.figures import count, percent, times
 from kvtrace.report.answer.model import Answer, Compared, RangeUsed, Sure
 from kvtrace.report.answer.words import head_name
 from kvtrace.report.before_after.differences import besides
+from kvtrace.report.harm.words import harm_figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +44,9 @@ def answer_on_two(
         candidate=after.answer.candidate,
         most_harmed=after.answer.most_harmed,
         where=after.answer.where,
-        matters=tuple(_matters(scales, changed, differ)) if is_judged else after.answer.matters,
+        matters=tuple(_matters(scales, changed, differ, _harm(before, after)))
+        if is_judged
+        else after.answer.matters,
         action=after.answer.action,
         sure=_sure(before.answer.sure, after.answer.sure),
         questions=after.answer.questions,
@@ -85,7 +88,7 @@ def _of_states(before: Answer, after: Answer) -> str:
 
 
 def _matters(
-    scales: ScalesChange, changed: Sequence[HeadChange], differ: Sequence[Difference]
+    scales: ScalesChange, changed: Sequence[HeadChange], differ: Sequence[Difference], harm: str
 ) -> Iterator[str]:
     for one in changed[:1]:
         name = head_name((one.layer, one.kv_head, one.tensor))
@@ -99,7 +102,21 @@ def _matters(
         if named
         else "nothing else that was recorded differs"
     )
-    yield "harm was not measured: no queries"
+    yield harm
+
+
+def _harm(before: Report, after: Report) -> str:
+    """Return how harm changed; only numbers of one kind are compared."""
+    sides = []
+    for one in (before, after):
+        own = one.harm.of(one.answer.candidate) if one.harm else None
+        if one.harm is None or own is None:
+            return "harm was not measured: no queries"
+        sides.append((one.harm, own.harm))
+    (old, had), (new, has) = sides
+    if old.knowledge != new.knowledge:
+        return "harm was not measured alike before and after"
+    return f"harm is {harm_figure(new, has)}, before {harm_figure(old, had)}"
 
 
 def scales_in_words(scales: ScalesChange) -> str:

@@ -39,7 +39,7 @@ def report_html(report: Report, run: Run) -> str:
         **shown,
         page=page,
         page_json=_json(page),
-        queries={name: find_query(name).sql for name in (*QUERIES, "rank_heads")},
+        queries={name: find_query(name).sql for name in (*QUERIES, "rank_heads", "harm", "harm_by_layer")},
     )
 
 

@@ -10,6 +10,7 @@ from kvtrace.report.bins import BINS, NOTHING, RANGE_BINS
 from kvtrace.report.html.answer import answer_parts, mark
 from kvtrace.report.html.evidence import evidence_parts
 from kvtrace.report.html.formats import formats_parts
+from kvtrace.report.html.harm import front_parts, harm_parts
 from kvtrace.report.html.heads import heads_parts
 from kvtrace.report.html.ruler import ruler_of
 
@@ -33,6 +34,7 @@ def sections(
     answer = answer_parts(report.answer, ruler_of(report.answer, report.shown))
     evidence = evidence_parts(report, data, page["workloads"], serving)
     state = report.answer.state
+    harm = harm_parts(report)
     asked = {one.id: one.question for one in report.answer.questions}
 
     def entry(name: str, title: str, state: State, *, is_there: bool = True, script: bool = False) -> Any:
@@ -43,6 +45,7 @@ def sections(
         (
             asked["scales"],
             [
+                entry("harm", "Harm", state, is_there=harm is not None),
                 entry("heads", "Heads", state, is_there=has_heads),
                 entry("before-and-after", "Before and after", state, is_there=has_two, script=True),
             ],
@@ -63,7 +66,9 @@ def sections(
             (title, [one | {"mark": mark(one["state"])} for one in listed if one["is_there"]])
             for title, listed in groups
         ],
-        "links": {"scales": "heads" if has_heads else "evidence"},
+        "links": _links(has_harm=harm is not None, has_heads=has_heads),
+        "harm": harm,
+        "front": front_parts(report),
         "answer": answer,
         "has_heads": has_heads,
         "has_two": has_two,
@@ -74,6 +79,12 @@ def sections(
         "not_visible": ", ".join(report.not_visible),
         "version": report.kvtrace_version,
     }
+
+
+def _links(*, has_harm: bool, has_heads: bool) -> dict[str, str]:
+    """Return the section that each question's answer rests on, where there is one."""
+    own = "harm" if has_harm else "heads" if has_heads else "evidence"
+    return {"scales": own} | ({"format": "formats"} if has_harm else {})
 
 
 def _subtitle(report: Report) -> Iterator[str]:

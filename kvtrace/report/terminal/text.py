@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.model import SIGNS
+from kvtrace.report.harm.words import MEASURED_IN
 from kvtrace.report.shown import left_out, shown_candidates, shown_choices
 from kvtrace.report.statements import (
     cache_bytes_statement,
@@ -20,6 +21,7 @@ from kvtrace.report.statements import (
 from kvtrace.report.terminal.answer import answer_lines
 from kvtrace.report.terminal.commands import command_lines
 from kvtrace.report.terminal.findings import finding_lines
+from kvtrace.report.terminal.harm import front_table, harm_lines
 from kvtrace.report.terminal.heat_map import heat_map_lines
 from kvtrace.report.terminal.range_used import range_used_lines
 from kvtrace.report.terminal.tables import candidate_table, captured_table, head_table, stratum_table
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME: Final = 20
 
 
-SECTIONS: Final = ("answer", "range", "heads", "formats", "evidence", "not-measured")
+SECTIONS: Final = ("answer", "harm", "range", "heads", "formats", "evidence", "not-measured")
 """Names of the sections, in their order."""
 
 
@@ -41,6 +43,7 @@ def report_text(report: Report, *, section: str | None = None) -> str:
     """Return the report as text. section: one of SECTIONS, which is then all; None: all of them."""
     printed = {
         "answer": _answer,
+        "harm": _harm,
         "range": _range,
         "heads": _heads,
         "formats": _formats,
@@ -56,6 +59,12 @@ def _answer(report: Report) -> Iterator[str]:
     yield from _title(report)
     yield ""
     yield from answer_lines(report.answer)
+
+
+def _harm(report: Report) -> Iterator[str]:
+    if report.harm is not None:
+        yield f"HARM   {MEASURED_IN[report.harm.knowledge]}"
+        yield from harm_lines(report.harm, report)
 
 
 def _range(report: Report) -> Iterator[str]:
@@ -74,7 +83,9 @@ def _heads(report: Report) -> Iterator[str]:
 def _formats(report: Report) -> Iterator[str]:
     yield "FORMATS   shares of values; SQNR in dB, higher is better"
     yield from candidate_table(shown_candidates(report))
-    if (sizes := cache_bytes_statement(report)) is not None:
+    if report.harm is not None:
+        yield from front_table(report.harm, shown_candidates(report))
+    elif (sizes := cache_bytes_statement(report)) is not None:
         yield from paragraph(sizes)
     listed = shown_choices(report)
     yield from _named((one.candidate, f"{SIGNS[one.state]} {plain(one.text, 400)}") for one in listed)
@@ -111,6 +122,10 @@ def _evidence(report: Report) -> Iterator[str]:
 def _not_measured(report: Report) -> Iterator[str]:
     yield "NOT MEASURED"
     yield from _named((one.what, one.why) for one in report.answer.not_measured)
+    for one in report.answer.not_measured:
+        if one.command:
+            yield from paragraph(f"{one.what}:")
+            yield from command_lines(one.command, "    ")
     yield from paragraph(f"No replay of K and V shows {', '.join(report.not_visible)}.")
 
 

@@ -1,0 +1,1 @@
+"""Harm: what each candidate does to attention, as every output tells it."""

@@ -1,0 +1,110 @@
+"""Harm in a run: what the replay writes of a trace with queries, and of one without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.attention_trace import trace_with_queries
+from support.fabricate import fabricate_trace, request
+
+from kvtrace.attention.projection import find_projections
+from kvtrace.attention.trace_replay import replay_attention, residual_sums
+from kvtrace.candidates.bind import bind_candidates
+from kvtrace.evaluation.replay import replay
+from kvtrace.evaluation.request import standard_request
+from kvtrace.query import connect_with_views, find_query, run_query
+from kvtrace.runs.open import open_run
+from kvtrace.trace.reader import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trace_with_queries(tmp_path_factory.mktemp("attended") / "t.kvtrace")
+
+
+def harm(run: Path, query: str = "harm") -> list[dict[str, Any]]:
+    return list(run_query(connect_with_views(open_run(run)), find_query(query)).records())
+
+
+def checkpoint(folder: Path) -> Path:
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(3)
+    names = [f"model.layers.{layer}.self_attn.o_proj.weight" for layer in range(2)]
+    save_file(
+        {name: torch.randn(32, 64, generator=generator) for name in names}, folder / "model.safetensors"
+    )
+    (folder / "config.json").write_text('{"num_hidden_layers": 2}')
+    return folder
+
+
+def test_a_trace_with_queries_gets_harm_and_fresh_scales_unasked(trace: Path, tmp_path: Path) -> None:
+    request_ = standard_request([open_trace(trace)], cache_dtypes=["int8_per_token_head"])
+    rows = {row["candidate"]: row for row in harm(replay(request_, tmp_path / "run"))}
+    assert list(rows) == ["bf16", "unit", "fresh scales", "int8_per_token_head"]
+    assert {row["knowledge"] for row in rows.values()} == {"heads"}
+    assert rows["bf16"]["harm"] == 0
+    assert 0 < rows["int8_per_token_head"]["harm"] < rows["fresh scales"]["harm"]
+    assert rows["fresh scales"]["drift"] == 0
+    assert rows["int8_per_token_head"]["drift"] is None  # nothing that could be stale
+    assert (rows["unit"]["num_requests"], rows["unit"]["num_probes"]) == (2, 8)
+
+
+def test_a_run_says_what_the_replay_of_attention_says(trace: Path, tmp_path: Path) -> None:
+    model = checkpoint(tmp_path / "model")
+    opened = open_trace(trace)
+    for projections in (None, find_projections(model, opened.cache_layers)):
+        request_ = standard_request([opened], checkpoint=model if projections else None)
+        run = replay(request_, tmp_path / f"run-{projections is None}")
+        bound = bind_candidates(request_.candidates, {"t": opened}).in_source("t")
+        expected = residual_sums(replay_attention(opened, bound, projections=projections)).error()
+        found = harm(run)
+        assert {row["knowledge"] for row in found} == {expected.knowledge}
+        assert [row["harm"] for row in found] == pytest.approx(expected.total.tolist(), rel=1e-9)
+        by_layer = np.array([row["harm"] for row in harm(run, "harm_by_layer")]).reshape(-1, 2)
+        assert by_layer == pytest.approx(expected.by_layer, rel=1e-9)
+
+
+def test_fresh_scales_just_cover_what_was_captured(trace: Path, tmp_path: Path) -> None:
+    run = replay(standard_request([open_trace(trace)]), tmp_path / "run")
+    rows = connect_with_views(open_run(run)).execute(
+        "SELECT max(max_abs / covered_amax), count(DISTINCT scale), sum(num_clipped) FROM cells "
+        "JOIN scales USING (source, candidate, layer, kv_head, tensor) WHERE candidate = 'fresh scales'"
+    )
+    largest, scales, clipped = rows.fetchone()
+    assert largest <= 1.0001  # rows that are kept for attention alone are covered too
+    assert (scales, clipped) == (4, 0)
+
+
+def test_without_queries_there_is_no_harm_and_no_fresh_scales(tmp_path: Path) -> None:
+    path = fabricate_trace(
+        tmp_path / "t.kvtrace",
+        {(0, t): np.ones((4, 1, 4), np.float32) for t in "kv"},
+        request_of_row=[0] * 4,
+        position_of_row=range(4),
+        requests=[request(0, prompt_tokens=4)],
+    )
+    run = replay(standard_request([open_trace(path)]), tmp_path / "run")
+    assert harm(run) == []
+    assert harm(run, "harm_by_layer") == []
+    connection = connect_with_views(open_run(run))
+    assert connection.execute("SELECT candidate FROM candidates ORDER BY ordinal").fetchall() == [
+        ("bf16",),
+        ("unit",),
+    ]
+
+
+def test_a_layer_that_cannot_be_replayed_costs_harm_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = trace_with_queries(tmp_path / "t.kvtrace", not_replayable=("alibi_slopes",))
+    run = replay(standard_request([open_trace(path)]), tmp_path / "run")
+    assert harm(run) == []
+    assert "harm is not measured: layer 0" in caplog.text
+    assert "alibi_slopes" in caplog.text
