@@ -86,8 +86,8 @@ CACHE_DTYPE = Annotated[
         "--cache-dtype",
         "--online",
         metavar="NAME",
-        help="A cache format to compare, repeatable: {cache_formats}; K and V apart, as k=bf16,v=fp8; by layer, "
-        "as fp8/0,1:auto/4-7:nvfp4; or a checkpoint (its hf_quant_config.json) whose recipe it is. "
+        help="A cache format to compare, repeatable: {cache_formats}; K and V apart, as k=bf16,v=fp8; by "
+        "layer, as fp8/0,1:auto/4-7:nvfp4; or a checkpoint (its hf_quant_config.json) whose recipe it is. "
         "nvfp4 and fp8 are tried with 1.0 and with each --scales, the others take no scales.",
     ),
 ]

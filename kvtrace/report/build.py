@@ -12,7 +12,7 @@ from kvtrace.findings.diagnose import diagnose_case, losses_under, verdict_about
 from kvtrace.findings.run.case import Case
 from kvtrace.not_visible import NOT_VISIBLE
 from kvtrace.plain_text import plain
-from kvtrace.query import find_query, run_query
+from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.report.answer.make import make_answer
 from kvtrace.report.answer.told import Told
 from kvtrace.report.cache_bytes import bytes_per_token
