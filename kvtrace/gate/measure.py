@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kvtrace.errors import IntegrityError
 from kvtrace.stats.fractions import RequestSums
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from kvtrace.gate.segments import ProtectedSegment
     from kvtrace.query import RunConnection
 
+_NUM_GROUPS: Final = 16
+"""Of requests, in the tables of a run."""
 _SEGMENT_ROWS: Final = """
 CREATE OR REPLACE TEMP TABLE gate_rows AS
 SELECT tokens.*, segment AS stratum
@@ -213,12 +216,20 @@ def measure(
 
 
 def _by_group(heads: HeadTable, groups: HeadTable) -> dict[str, NDArray[np.float64]] | None:
-    """Return the sums of `groups`, one row a head and request group, as [head, request group] of `heads`."""
+    """Return the sums of `groups`, one row a head and request group, as [head, request group] of `heads`.
+
+    Raises IntegrityError: the run's tables name other heads, or a group that there is not.
+    """
     if not len(groups):
         return None
     place = {heads.head(entry): entry for entry in range(len(heads))}
-    row = np.array([place[groups.head(entry)] for entry in range(len(groups))])
+    row = np.array([place.get(groups.head(entry), -1) for entry in range(len(groups))])
     column = groups.columns["request_group"]
+    if row.min() < 0 or not np.isin(column, range(_NUM_GROUPS)).all():
+        raise IntegrityError(
+            "groups.parquet of the run: has a head that cells.parquet has not in this segment, or a group "
+            f"outside 0 to {_NUM_GROUPS - 1}. Run kvtrace replay again"
+        )
     sums = {}
     for name in (name for name in groups.columns if name.startswith("w_")):
         sums[name] = np.zeros((len(heads), int(column.max()) + 1))

@@ -28,6 +28,8 @@ PATIENCE: Final = 6
 """Times as long on the clock: the machine may be busy."""
 BYTES: Final = 2_000_000_000
 _ANSWERS: Final = {"check": (0, 1, 2, 3), "compare": (0, 1, 2, 3), "scales": (0, 1, 2)}
+_FOR_PROGRAMS: Final = ("--json", "csv")
+"""What these print has the text of files as it is, but on a terminal."""
 _KEPT: Final = ("t.kvtrace/profile", "t.kvtrace/.profile")
 """What a replay keeps in the trace that it was given."""
 
@@ -57,7 +59,8 @@ def judge(folder: Path, arguments: tuple[object, ...], processes: Processes | No
     )
     assert result.returncode in _ANSWERS.get(str(arguments[0]), (0, 2)), shown
     assert "Traceback" not in result.stderr, shown
-    assert not set(result.stdout + result.stderr) & set("\x1b\x9b\u202e"), shown
+    printed = result.stderr if set(_FOR_PROGRAMS) & set(arguments) else result.stdout + result.stderr
+    assert not set(printed) & set("\x1b\x9b\u202e"), shown
     _check_streams(arguments, result, shown)
     written = {
         file for file in _files(folder) - before if not file.startswith(("out/", *_KEPT)) and file != "out"

@@ -21,6 +21,7 @@ FOUND = (
     ("runs", "20261130:7174"),  # evidence with a number of 5,000 digits
     ("runs", "20261130:9589"),  # evidence that is no JSON
     ("runs", "20261130:11080"),  # a phase that there is not
+    ("runs", "20261130:17779"),  # tables that name other workloads than each other
     ("capacity configs", "20261130:9804"),  # a dtype that is a list
 )
 """Cases that long runs found wrong."""
