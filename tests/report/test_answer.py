@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +31,14 @@ EXAMPLES = {
     for number, example in enumerate(rule.invalid)
     if isinstance(example, RunExample)
 } | {"sound": RunExample()}
+SHOWN = {
+    "sound": RunExample(),
+    "what-if": K_CLIPS,
+    "served": RunExample(sums=K_CLIPS.sums, clipped=K_CLIPS.clipped, live=1.5),
+    "not loaded": RunExample(live=1.0),
+    "too few": RunExample(traffic=(Traffic(requests=4),)),
+    "invalid": RunExample(invalid_as="scale-count"),
+}
 NUMBER = re.compile(r"[<>]?\d[\d,.]*")
 
 
@@ -148,10 +157,25 @@ def test_every_answer_is_short_and_every_output_prints_it_character_for_characte
         assert sentence in plain
 
 
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_page_prints_the_answer_character_for_character(name: str, tmp_path: Path) -> None:
+    run = open_run(run_of(SHOWN[name], tmp_path / "run"))
+    report = build_report(run)
+    answer = report.answer
+    page = report_html(report, run).partition('<section id="answer"')[2].partition("</section>")[0]
+    shown = flowing(unescape(re.sub(r"<[^>]*>", "", page)))
+    said = [answer.headline, *answer.where, *answer.matters, answer.sure.text]
+    said += [text for text in (answer.action.text, answer.action.command, answer.action.until) if text]
+    said += [text for one in answer.questions for text in (one.answer, one.because)]
+    for sentence in said:
+        assert sentence in shown or sentence[0].upper() + sentence[1:] in shown
+    assert not re.search(r"\bworst\b|\bnothing above\b|CLIPS", shown)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_banned_words_are_in_no_output(name: str, tmp_path: Path) -> None:
     report = report_of(EXAMPLES[name], tmp_path)
-    for printed in (report_text(report, section="answer"), report_markdown(report)):
+    for printed in (report_text(report), report_markdown(report)):
         assert "CLIPS" not in printed
         assert not re.search(r"\bworst\b|\bnothing above\b", printed, re.IGNORECASE)
 
