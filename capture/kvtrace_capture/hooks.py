@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _UPDATE_ARGUMENTS: Final = ["layer", "key", "value", "kv_cache", "slot_mapping"]
 _FORWARD_ARGUMENTS: Final = ["layer", "query", "key", "value", "kv_cache", "attn_metadata", "output"]
 _DRAFTS_WITHOUT_LAYERS: Final = ("ngram", "suffix")
+_DRAFTS_NEVER_TRIED: Final = ("ngram_gpu", "custom_class")
+"""They have no draft model that vLLM itself knows."""
 _FUSED_CACHE_WRITES: Final = ("fuse_rope_kvcache", "fuse_qk_norm_rope_kvcache")
 
 
@@ -74,6 +76,11 @@ def refuse_unsupported(vllm_config: Any) -> None:
                 f"kvtrace cannot capture with pass_config.{name}: it fuses the cache write"
             )
     speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.method in _DRAFTS_NEVER_TRIED:
+        raise UnsupportedEngineError(
+            f"kvtrace cannot capture with speculative method {speculative.method!r}: capture was never held "
+            f"against it; supported: {', '.join(_DRAFTS_WITHOUT_LAYERS)}"
+        )
     if speculative is not None and speculative.method not in _DRAFTS_WITHOUT_LAYERS:
         raise UnsupportedEngineError(
             f"kvtrace cannot capture with speculative method {speculative.method!r}: its draft model has "

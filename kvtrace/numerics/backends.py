@@ -93,6 +93,18 @@ def honours_per_head(name: str | None) -> bool:
     return name is None or (found is not None and found.per_head == "honours")
 
 
+def another_takes_per_head(name: str | None) -> bool:
+    """Return whether some backend beside this one takes scales per head; None or an unknown one: it may.
+
+    >>> another_takes_per_head("flashinfer"), another_takes_per_head("CPU_ATTN"), another_takes_per_head(None)
+    (True, False, True)
+    """
+    found = None if name is None else _known(name)
+    return found is None or any(
+        one.per_head == "honours" and set(one.engines) & set(found.engines) for one in BACKENDS
+    )
+
+
 def starts_per_head(name: str) -> bool | None:
     """Return whether vLLM starts a backend with scales per head, whatever the cache dtype.
 

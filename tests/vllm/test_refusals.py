@@ -62,6 +62,7 @@ def test_a_layer_that_the_model_does_not_have_stops_the_start_up(tmp_path: Path,
         ({"fuse_qk_norm_rope_kvcache": True}, "with pass_config.fuse_qk_norm_rope_kvcache: it fuses"),
         ({"method": "draft_model"}, "speculative method 'draft_model': its draft model has attention layers"),
         ({"method": "eagle"}, "speculative method 'eagle'"),
+        ({"method": "ngram_gpu"}, "speculative method 'ngram_gpu': capture was never held against it"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

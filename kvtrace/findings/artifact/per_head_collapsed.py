@@ -13,7 +13,7 @@ from kvtrace.findings.artifact.scales_not_loaded import (
 )
 from kvtrace.findings.finding import Finding, numbers
 from kvtrace.findings.rule import Tier
-from kvtrace.numerics.backends import starts_per_head
+from kvtrace.numerics.backends import another_takes_per_head, starts_per_head
 from kvtrace.scales.loaders.loader import VLLM
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
         message = f"{where}: narrow heads get a wider scale than shipped"
         action = (
             "Use FlashAttention 3 or later, or compare with a per-tensor artifact: this is one in effect."
+            if another_takes_per_head(setup.backend)
+            else "Calibrate per tensor: this platform has no backend that takes scales per head."
         )
     yield Finding(
         id="per-head-collapsed",
