@@ -65,8 +65,9 @@ def _queries(queries: Iterable[Query]) -> Iterator[str]:
 def _formats(forms: Iterable[CacheFormat]) -> Iterator[str]:
     yield "# Cache formats"
     yield ""
-    yield "What `--cache-dtype` takes, and K and V apart as `k=NAME,v=NAME`. Bytes are of one token in one"
-    yield "KV head: K, V and their scales. Made from `kvtrace/formats/`, where each rule is, and its source."
+    yield "What `--cache-dtype` takes; K and V apart as `k=NAME,v=NAME`, layers apart as"
+    yield "`fp8/0,1,29:auto/4-7:nvfp4`, or a checkpoint whose recipe it is. Bytes are of one token in one KV"
+    yield "head: K, V and their scales. Made from `kvtrace/formats/`, where each rule is, and its source."
     yield "`nvfp4` and `nvfp4_4over6` were written from vLLM's sources and not run against a GPU. In these"
     yield "sizes of octave all values are rotary. Refused: `fp8_ds_mla`, `nvfp4_ds_mla`, plug-ins' names."
     yield from ("", "| cache dtype | of | D = 64 | 128 | scales | native layers | runs on | know |")

@@ -121,3 +121,16 @@ def test_bad_input_is_one_clear_line(arguments: tuple[object, ...], text: str) -
     assert result.returncode == 2
     assert text in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_recipe_is_written_and_priced_the_same_when_read_back(model: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "hf_quant_config.json"
+    by_layer = "fp8/0:auto/2-3:k=fp8,v=nvfp4"
+    written = kvtrace("capacity", model, "--cache-dtype", by_layer, "--write-recipe", recipe, "--json")
+    assert written.returncode == 0, written.stderr
+    read = kvtrace("capacity", model, "--cache-dtype", recipe, "--json")
+    assert read.returncode == 0, read.stderr
+    one, other = (CapacityReport.model_validate_json(out.stdout) for out in (written, read))
+    assert one.formats[1].bytes_per_token == other.formats[1].bytes_per_token == 512 + 2 * 256 + 2 * 200
+    assert [warning.kind for warning in other.warnings] == ["not-served", "map-unread"]
+    assert kvtrace("capacity", model, "--write-recipe", tmp_path / "none.json").returncode == 2

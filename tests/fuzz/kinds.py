@@ -44,6 +44,7 @@ KINDS: Final[dict[str, Draw]] = {
     "tables of served requests": of_serving.tables,
     "evidence of a decision": of_decide.evidence,
     "capacity configs": of_capacity.configs,
+    "recipes by layer": of_capacity.recipes,
     "engine logs": of_capacity.logs,
     "engine metrics": of_capacity.metrics,
 }

@@ -37,6 +37,26 @@ def configs(_: Bases, random: random.Random, folder: Path) -> tuple[object, ...]
     return ("capacity", config, "--budget", "1GiB", "--skip-layers", "0,sliding_window", "--limit", "8")
 
 
+def recipes(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
+    """Change a checkpoint's map of formats by layer."""
+    listed = {
+        f"model.layers.{layer}.self_attn": {"quant_algo": random.choice(("FP8", "NVFP4", "FP8_K_NVFP4_V"))}
+        for layer in range(3)
+    }
+    content = {
+        "quantization": {
+            "quant_algo": "FP8",
+            "kv_cache_quant_algo": "MIXED_PRECISION",
+            "kv_cache_quantized_layers": listed,
+        }
+    }
+    recipe = folder / "hf_quant_config.json"
+    recipe.write_text(odd_json(random, content) if random.random() < 0.9 else random.choice(RAW))
+    if random.random() < 0.5:
+        return ("capacity", _sound(folder), "--cache-dtype", recipe, "--write-recipe", folder / "out.json")
+    return ("replay", bases.counted, "--cache-dtype", recipe, "-o", folder / "out")
+
+
 def logs(_: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
     """Change a log's numbers."""
     (folder / "vllm.log").write_text(_odd_number(random, LOG))
