@@ -14,7 +14,7 @@ from kvtrace.files.replaced import replace_file
 from kvtrace.files.strict_json import parse_strict_json
 from kvtrace.trace.capture_names import CONTROL_FILE
 from kvtrace.trace.folder import traces_in
-from kvtrace.trace.reader import read_trace_record
+from kvtrace.trace.opening import read_trace_record
 from kvtrace.trace.requests import read_sampling
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.errors import IntegrityError, KVTraceError, NotATraceError
 from kvtrace.plain_text import plain
 from kvtrace.trace.format import COMMIT_FILE, TRACE_FILE, TRACE_SUFFIX, CommitRecord, rank_directory
-from kvtrace.trace.reader import read_trace_record
+from kvtrace.trace.opening import read_trace_record
 from kvtrace.trace.requests import read_sealed
 
 if TYPE_CHECKING:

@@ -33,13 +33,17 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from kvtrace.trace.attention_format import (  # noqa: TC001 -- pydantic reads them
-    AttentionRecord,
-    QueryMode,
-    ResidualRecord,
-)
+from kvtrace.trace.attention_format import AttentionRecord, ResidualRecord  # noqa: TC001 -- pydantic reads them
 from kvtrace.trace.capture_names import TRACE_FILE as TRACE_FILE
-from kvtrace.trace.sealed import Count, Hex, Large, Name, Number, Seconds, Size, between, is_read, repeated
+from kvtrace.trace.line_records import UNLABELLED as UNLABELLED
+from kvtrace.trace.line_records import DroppedRecord as DroppedRecord
+from kvtrace.trace.line_records import RequestRecord as RequestRecord
+from kvtrace.trace.line_records import SamplingRecord as SamplingRecord
+from kvtrace.trace.model_record import EngineRecord as EngineRecord  # noqa: TC001 -- pydantic reads it
+from kvtrace.trace.model_record import ModelRecord as ModelRecord  # noqa: TC001 -- pydantic reads it
+from kvtrace.trace.model_record import PrivacyRecord as PrivacyRecord  # noqa: TC001 -- pydantic reads it
+from kvtrace.trace.model_record import StoredDtype as StoredDtype  # noqa: TC001 -- pydantic reads it
+from kvtrace.trace.sealed import Count, Hex, Name, Number, Seconds, Size, between, is_read, repeated
 from kvtrace.trace.sealed import Record as Record
 from kvtrace.trace.sealed import RecordT as RecordT
 from kvtrace.trace.sealed import seal as seal
@@ -47,8 +51,6 @@ from kvtrace.trace.sealed import unseal as unseal
 
 SCHEMA_VERSION: Final = "1.3"
 TRACE_SUFFIX: Final = ".kvtrace"
-UNLABELLED: Final = "unlabelled"
-"""The workload of a request whose client gave none."""
 UNUSED_ROW: Final = -1
 """`rows/kv/request` of a row that a sealed partial chunk leaves unused."""
 
@@ -64,70 +66,13 @@ MAX_CHUNK_BYTES: Final = 256 << 20
 MAX_ROWS: Final = 1 << 24
 """Of one rank: at 100 KB a row that is 1.6 TB of K and V."""
 
-StoredDtype = Literal["bfloat16", "float16", "float32"]
 StoreKind = Literal["rank", "context", "queries"]
 """rank: K and V at the sampled positions. context: K and V at others, kept for attention. queries: Q."""
-Ranks = Annotated[int, between(1, 1 << 12)]
-Span = tuple[Count, Count]
 
 
 def rank_directory(rank: int, holds: StoreKind = "rank") -> str:
     """Return the directory name of one writer's store: `rank-N.zarr`, `context-N.zarr`, `queries-N.zarr`."""
     return f"{holds}-{rank}.zarr"
-
-
-class ModelRecord(Record):
-    """The model as the engine loaded it. Digests are `algorithm:hex`; None where it could not be read."""
-
-    name: Name
-    revision: str | None = None
-    tokenizer_revision: str | None = None
-    weights_digest: str | None = None
-    """Over all tensors that are no scales (`kvtrace.trace.fingerprint`)."""
-    tokenizer_digest: str | None = None
-    chat_template_digest: str | None = None
-    dtype: StoredDtype
-    num_layers: Size
-    num_attention_heads: Size
-    num_kv_heads: Size
-    """KV heads of the whole model, before tensor parallelism."""
-    head_dim: Size
-    max_model_len: Count
-    hf_config: dict[str, Any] = Field(default_factory=dict)
-
-
-class EngineRecord(Record):
-    """The engine that ran, and the settings that shape what it wrote."""
-
-    name: Name
-    version: Name
-    torch_version: str
-    kvtrace_version: str
-    platform: str | None = None
-    """cuda, rocm, cpu, xpu, tpu, hpu, or another by the engine's name. Since 1.2; `kvtrace.trace.platforms`
-    tells it of older traces."""
-    device: Name
-    """The product's name, such as "NVIDIA H100 80GB HBM3"; the device type where a platform has no names."""
-    compute_capability: str | None = None
-    """Such as "9.0"; None where the platform has none. Since 1.2."""
-    kv_cache_dtype: str
-    """As the engine resolved it: `auto` (the model's dtype), `fp8_e4m3`, …"""
-    block_size: Count
-    tensor_parallel_size: Ranks = 1
-    pipeline_parallel_size: Ranks = 1
-    data_parallel_rank: Count = 0
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Scheduler, cache, compilation and decoding settings, by the engine's own names."""
-
-
-class PrivacyRecord(Record):
-    """What the trace holds of the people who sent the prompts."""
-
-    prompt_text: bool = False
-    token_ids: bool = False
-    hash_algorithm: str = "hmac-sha256"
-    key_id: str
-    """First 8 hex digits of the key's SHA-256: hashes can be joined only between traces with equal key_id."""
 
 
 class TraceRecord(Record):
@@ -261,68 +206,6 @@ class CommitRecord(Record):
         if is_read(info) and (layer := repeated([one.layer for one in self.residual])) is not None:
             raise ValueError(f"residual has layer {layer} twice")
         return self
-
-
-class RequestRecord(Record):
-    """One request as the scheduler saw it. The last line for a `request` wins."""
-
-    request: Count
-    workload: Name = UNLABELLED
-    client_id: Name | None = None
-    """HMAC of the id that the client gave (`kvtrace_id`)."""
-    external_id: Name | None = None
-    """HMAC of the front end's request id, such as the X-Request-Id header; None where it cannot be told
-    (`kvtrace.trace.request_ids`) or is not kept. Several requests may have one. Since 1.3."""
-    prompt_hash: Name | None = None
-    """HMAC of the prompt's token ids."""
-    sampled: bool
-    sampling_id: Count
-    offset: Count = 0
-    """Sampled positions are those with position % stride == offset."""
-    is_probe: bool = False
-    """True: K and V of all its positions are kept for attention, and Q at `query_positions`. Since 1.3."""
-    query_positions: tuple[Count, ...] = ()
-    """Positions of a probe at which Q is captured if the model computes them. Since 1.3."""
-    prompt_tokens: Count
-    output_tokens: Count = 0
-    computed_tokens: Count = 0
-    """Positions [0, computed_tokens) have been through the model, or were found in the prefix cache."""
-    missing: tuple[Span, ...] = ()
-    """Half-open position ranges that were not captured: never computed here (prefix-cache hits), or computed
-    while capture was switched off."""
-    switched_off: tuple[Span, ...] = ()
-    """Those of `missing` that were computed while capture was switched off; none where it was not sampled."""
-    preemptions: Count = 0
-    status: Name
-    """`running`, `stop`, `length`, `abort`, …: the engine's own finish reason."""
-    arrived_at: Seconds
-    """Unix seconds."""
-
-
-class SamplingRecord(Record):
-    """One set of sampling rules, in force from `started_at` until the next record's."""
-
-    sampling_id: Count
-    started_at: Seconds
-    layers: tuple[Size, ...] | None = None
-    """None: all."""
-    workloads: tuple[Name, ...] | None = None
-    position_stride: Annotated[int, between(1, 2**31 - 1)] = 16
-    request_fraction: Annotated[float, between(0, 1)] = 1.0
-    """0: capture was switched off, and requests that arrived then are not recorded."""
-    byte_budget: Large | None = None
-    """Bytes of raw K, V and Q per rank while these rules are in force; None: no limit."""
-    queries: QueryMode = "none"
-    """stored: Q at every `QUERY_STRIDE`-th sampled position. probe: as each request says. Since 1.3."""
-
-
-class DroppedRecord(Record):
-    """Rows of one request that a rank sampled and did not store."""
-
-    request: Count
-    num_rows: Large
-    reason: Literal["budget", "queue_full", "write_failed", "hook_failed", "damaged"]
-    """damaged: stored, and left out by a repair."""
 
 
 class ArraySpec(Record):

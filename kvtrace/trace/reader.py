@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from kvtrace.errors import EmptyTraceError, IntegrityError, NotATraceError, SchemaVersionError
+from kvtrace.errors import EmptyTraceError, IntegrityError
 from kvtrace.files.regular import read_regular
-from kvtrace.files.strict_json import parse_strict_json
 from kvtrace.plain_text import plain
 from kvtrace.trace.cache_dtypes import CacheKind, cache_kind, common_kind
 from kvtrace.trace.cache_layers import CacheLayers, traced_layers
@@ -20,7 +18,6 @@ from kvtrace.trace.format import (
     RANK_FILE,
     REQUESTS_FILE,
     SAMPLING_FILE,
-    SCHEMA_VERSION,
     TRACE_FILE,
     TRACE_SUFFIX,
     LayerRecord,
@@ -31,6 +28,7 @@ from kvtrace.trace.format import (
 )
 from kvtrace.trace.liveness import is_being_written, why_empty
 from kvtrace.trace.merged_layers import MergedLayer, merge_layers
+from kvtrace.trace.opening import read_trace_record
 from kvtrace.trace.platforms import platform_of
 from kvtrace.trace.query_stores import QueryStores, open_query_stores
 from kvtrace.trace.repair.record import REPAIR_FILE, RepairRecord
@@ -222,41 +220,6 @@ def open_trace(path: Path | str, *, may_lack_tokens: bool = False) -> Trace:
     return Trace(
         path, record, requests, sampling, ranks, joined, layers, digest, repair, attention, is_running
     )
-
-
-def read_trace_record(path: Path) -> TraceRecord:
-    """Return `trace.json`. Raises NotATraceError, SchemaVersionError or IntegrityError."""
-    file = path / TRACE_FILE
-    if not path.exists():
-        raise NotATraceError(f"{path}: no such file or directory; expected a trace (NAME.kvtrace)")
-    if not os.path.lexists(file):
-        raise NotATraceError(
-            f"{path}: is not a trace: expected a directory with {TRACE_FILE}, as capture writes it "
-            "(NAME.kvtrace)"
-        )
-    check_schema_version(file, SCHEMA_VERSION)
-    return read_sealed(file, TraceRecord)
-
-
-def check_schema_version(file: Path, supported: str) -> None:
-    """Raise SchemaVersionError if the JSON file's schema_version has another major version than `supported`.
-
-    A file that is no JSON passes: the reader of its content says what is wrong with it.
-    """
-    try:
-        content = parse_strict_json(read_regular(file))
-    except (OSError, ValueError, RecursionError):
-        return
-    if not isinstance(content, dict) or "schema_version" not in content:
-        raise NotATraceError(
-            f"{file}: is not a record of kvtrace: expected a JSON object with a schema_version"
-        )
-    found = str(content["schema_version"])
-    if found.split(".")[0] != supported.split(".")[0]:
-        raise SchemaVersionError(
-            f"{file}: has schema version {plain(found)}, this kvtrace reads {supported.split('.')[0]}.x. "
-            "Install the kvtrace that wrote it, or a newer one"
-        )
 
 
 def _rank_directories(path: Path, record: TraceRecord, repair: RepairRecord | None) -> list[Path]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvtrace.findings.run.strata_split import ClippedUnits, Located, locate
+from kvtrace.findings.run.strata import ClippedUnits
+from kvtrace.findings.run.strata_split import Located, locate
 
 HEAD = (0, 0, "k")
 

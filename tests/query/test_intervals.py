@@ -42,8 +42,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> RunConnection:
 
 def asked(connection: RunConnection, sql: str, **columns: Any) -> list[tuple[Any, ...]]:
     """The rows of a SELECT over a table `given` of these columns."""
-    connection.register("given", pa.table(columns))
-    return connection.execute(sql).fetchall()
+    made = ", ".join(f"unnest(${name}) AS {name}" for name in columns)
+    values = {name: pa.array(column).to_pylist() for name, column in columns.items()}
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE given AS SELECT {made}", values)
+    rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+    return rows
 
 
 FRACTIONS = """

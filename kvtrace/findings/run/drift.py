@@ -19,7 +19,8 @@ from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.clipping import K_CLIPS, V_CLIPS, clipping_heads
 from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, RunRule, Traffic
 from kvtrace.findings.run.own_dtype import without_fp8
-from kvtrace.findings.run.strata_split import ClippedUnits, Drift, Located, Split, locate
+from kvtrace.findings.run.strata import ClippedUnits, Split
+from kvtrace.findings.run.strata_split import Drift, Located, locate
 from kvtrace.findings.wording import some_heads, tensors_of
 from kvtrace.plain_text import plain
 

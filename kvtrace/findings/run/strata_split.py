@@ -9,21 +9,19 @@ support it (kvtrace.stats), its units are set aside, and the rest is asked again
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kvtrace.findings.run.strata import ClippedUnits, Split, Stratum, strata_of
 from kvtrace.stats.fractions import fraction_intervals, request_sums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from kvtrace.findings.finding import Head
-
-Kind = Literal["workload", "phase", "position", "output-length"]
 
 _RATIO: Final = 5.0
 """Clipped vectors inside over outside from which it is a drift: workloads of real traffic under one scale
@@ -55,47 +53,6 @@ any say nothing: e^-5 is the chance to see none, and some dozens of parts are tr
 
 
 @dataclass(frozen=True)
-class ClippedUnits:
-    """Weighted vectors and clipped vectors of heads in units; a unit is one request's rows of one place."""
-
-    heads: tuple[Head, ...]
-    trials: NDArray[np.float64]
-    """[heads, units]"""
-    events: NDArray[np.float64]
-    request: NDArray[np.int64]
-    """[units], numbered from 0."""
-    workload: NDArray[Any]
-    position_octave: NDArray[np.int64]
-    step_octave: NDArray[np.int64]
-    """floor(log2(generation step + 1)); -1 in the prompt."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """One stratum against the rest."""
-
-    kind: Kind
-    inside: NDArray[np.bool_]
-    """[units]"""
-    names: tuple[str, ...] = ()
-    """The workloads; `prefill`."""
-    first: int = 0
-    """The octave from which on."""
-    end: int | None = None
-    """The octave that is no longer in it; None: to the last."""
-
-    @property
-    def key(self) -> tuple[Kind, tuple[str, ...], int, int | None]:
-        """Return what names it."""
-        return self.kind, self.names, self.first, self.end
-
-    @property
-    def num_choices(self) -> int:
-        """Return how many numbers or names it takes to say it."""
-        return len(self.names) if self.names else 1 + (self.end is not None)
-
-
-@dataclass(frozen=True)
 class Drift:
     """A split that holds."""
 
@@ -124,8 +81,7 @@ class Located:
 
 def locate(units: ClippedUnits) -> Located:
     """Return the strata in which the heads clip, as far as requests support it."""
-    singles = _splits(units)
-    strata = singles + _pairs(singles)
+    strata = strata_of(units)
     complexity = np.array([one.complexity for one in strata])
     alive = np.ones_like(units.events)
     drifts: list[Drift] = []
@@ -149,20 +105,6 @@ def locate(units: ClippedUnits) -> Located:
 
 
 @dataclass(frozen=True)
-class _Stratum:
-    """One split, or the union of two: two drifts in the same heads hide each other."""
-
-    parts: tuple[Split, ...]
-    inside: NDArray[np.bool_]
-    """[units]"""
-
-    @property
-    def complexity(self) -> int:
-        """Return 0 for a workload, a phase or a start; 1 for a band or several workloads; 2 for two parts."""
-        return 2 if len(self.parts) > 1 else int(self.parts[0].num_choices > 1)
-
-
-@dataclass(frozen=True)
 class _Best:
     number: int
     score: float
@@ -172,56 +114,9 @@ class _Best:
     """Another split that tells as much."""
 
 
-def _splits(units: ClippedUnits) -> list[_Stratum]:
-    """Return the parts of the traffic, the simplest first: of parts that tell alike the first is taken."""
-    position, step = units.position_octave, units.step_octave
-    found = [Split("workload", np.isin(units.workload, names), names) for names in _workloads(units)]
-    found.append(Split("phase", step < 0, ("prefill",)))
-    found += [
-        Split("output-length", step >= least, first=least)
-        for least in range(max(int(step.min()) + 1, 0), int(step.max()) + 1)
-    ]
-    first, last = int(position.min()), int(position.max())
-    found += [Split("position", position >= least, first=least) for least in range(first + 1, last + 1)]
-    found += [
-        Split(
-            "position", (position >= least) & (position < end), first=0 if least == first else least, end=end
-        )
-        for least, end in combinations(range(first, last + 1), 2)
-    ]
-    found.sort(key=lambda one: one.num_choices)
-    return [_Stratum((one,), one.inside) for one in found if 0 < one.inside.sum() < len(one.inside)]
-
-
-def _workloads(units: ClippedUnits) -> Iterator[tuple[str, ...]]:
-    """Yield each workload, and the two, three, … that clip most of the time.
-
-    Of several that drift each is held against those that do not, not against all others.
-    """
-    names = sorted(set(units.workload.tolist()))
-    yield from ((name,) for name in names)
-    events, trials = units.events.sum(axis=0), units.trials.sum(axis=0)
-    rate = {
-        name: events[units.workload == name].sum() / max(trials[units.workload == name].sum(), 1.0)
-        for name in names
-    }
-    by_rate = sorted(names, key=lambda name: -rate[name])
-    yield from (tuple(sorted(by_rate[:count])) for count in range(2, len(names)))
-
-
-def _pairs(singles: Sequence[_Stratum]) -> list[_Stratum]:
-    """Return what two parts of different kinds make together: two drifts in one head hide each other."""
-    simple = [one for one in singles if one.parts[0].num_choices == 1]
-    return [
-        _Stratum(one.parts + other.parts, one.inside | other.inside)
-        for one, other in combinations(simple, 2)
-        if one.parts[0].kind != other.parts[0].kind and not (one.inside | other.inside).all()
-    ]
-
-
 def _simplest(
     units: ClippedUnits,
-    strata: Sequence[_Stratum],
+    strata: Sequence[Stratum],
     alive: NDArray[np.float64],
     usable: NDArray[np.bool_],
     complexity: NDArray[np.int64],
@@ -237,7 +132,7 @@ def _simplest(
 
 def _best(
     units: ClippedUnits,
-    strata: Sequence[_Stratum],
+    strata: Sequence[Stratum],
     alive: NDArray[np.float64],
     usable: NDArray[np.bool_],
     least_told: float,
@@ -283,9 +178,7 @@ def _log_likelihood(events: NDArray[np.float64], trials: NDArray[np.float64]) ->
     return np.nan_to_num(terms, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _supported(
-    units: ClippedUnits, stratum: _Stratum, alive: NDArray[np.float64], best: _Best
-) -> list[Drift]:
+def _supported(units: ClippedUnits, stratum: Stratum, alive: NDArray[np.float64], best: _Best) -> list[Drift]:
     """Return a drift per part if requests put each part's share well above what clips outside all of them."""
     events = (units.events * alive)[best.heads].sum(axis=0)
     trials = (units.trials * alive)[best.heads].sum(axis=0)

@@ -18,7 +18,8 @@ from kvtrace.trace.format import (
     rank_directory,
     seal,
 )
-from kvtrace.trace.reader import digest_of_records, open_trace, read_trace_record
+from kvtrace.trace.opening import read_trace_record
+from kvtrace.trace.reader import digest_of_records, open_trace
 from kvtrace.trace.repair.record import REPAIR_FILE, LostChunk, LostLines, RepairRecord
 from kvtrace.trace.repair.salvage import SoundLines, SoundStore, sound_lines, sound_store
 from kvtrace.trace.repair.text import loss_lines
