@@ -27,9 +27,7 @@ def next_steps(word: Word, found: Found, reasons: Sequence[Reason]) -> Iterator[
     if word is Word.roll_back:
         lost_answers = any(one.id in ("answers-lost", "activations-breach") for one in reasons)
         if scales_to_blame(found):
-            yield Next(
-                id="calibrate", text="calibrate scales on this traffic: kvtrace calibrate TRACE -o NEW"
-            )
+            yield Next(id="calibrate", text="new scales of a trace of this traffic: kvtrace mend")
         elif lost_answers and cache_is_limit(found):
             yield Next(
                 id="exclude-layers",
