@@ -66,7 +66,7 @@ class ClassLimits(_Strict):
 class ServingLimits(_Strict):
     """The table called serving."""
 
-    interval_s: float = Field(gt=0, le=1e6)
+    interval_s: float = Field(ge=0.001, le=1e6)
     """Planned arrivals in it count; it is the only denominator."""
     drain_s: float = Field(ge=0, le=1e6)
     """After the interval; what has not ended then is unfinished."""
@@ -134,8 +134,6 @@ class CapacityTerms(_Strict):
 
     rollback: Literal["worst", "planned", "simulated"] = "planned"
     """Which reading of `kvtrace capacity` must fit the baseline."""
-    shared_prefix_tokens: int = Field(default=0, ge=0, le=2**31 - 1, strict=True)
-    """Of every request, held once."""
 
 
 class _File(BaseModel):

@@ -6,7 +6,6 @@ that is not there is absent, never 0. Numbers are those of the whole engine; non
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field, fields
@@ -14,14 +13,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.capacity.engine_metrics import engine_facts_of
+from kvtrace.errors import InputError
 from kvtrace.files.regular import open_regular
 from kvtrace.outcomes.fields import shown, table, text_or_none, whole_or_none
 from kvtrace.outcomes.strict_files import located
-from kvtrace.serving.times import amount, microseconds
+from kvtrace.serving.times import MOST_AMOUNT, amount, microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from kvtrace.capacity.engine_facts import EngineFacts
 
 MAX_SCRAPES: Final = 10_000
 """Of a table: they lie in its header, which is one line."""
@@ -145,7 +147,7 @@ def _scrape(lines: Sequence[str], at: int | None) -> Scrape:
             gauges[key] = max(gauges[key], value) if key == "usage" else gauges[key] + value
     if not counters and not gauges:
         raise ValueError("has none of vLLM's metrics; is it the /metrics of a vLLM server?")
-    facts = engine_facts_of("\n".join(config), "the scrape") if config else None
+    facts = _facts(config) if config else None
     return Scrape(
         at_us=at,
         started_us=started,
@@ -155,6 +157,13 @@ def _scrape(lines: Sequence[str], at: int | None) -> Scrape:
         num_blocks=facts.num_blocks if facts else None,
         num_tokens=facts.num_tokens if facts else None,
     )
+
+
+def _facts(config: Sequence[str]) -> EngineFacts:
+    try:
+        return engine_facts_of("\n".join(config), "a scrape")
+    except InputError as error:
+        raise ValueError(str(error)) from error
 
 
 def _named(meaning: tuple[str, str | None], labels: str | None) -> str:
@@ -169,8 +178,8 @@ def _number(written: str) -> float:
         value = float(written)
     except ValueError as error:
         raise ValueError(f"{shown(written)} is no number") from error
-    if not math.isfinite(value):
-        raise ValueError(f"{shown(written)} is no finite number")
+    if not 0 <= value <= MOST_AMOUNT:  # NaN neither
+        raise ValueError(f"{shown(written)} is no finite number of 0 or more")
     return value
 
 
@@ -215,14 +224,6 @@ def _span(life: Sequence[Scrape]) -> Span:
         num_blocks=last.num_blocks,
         num_tokens=last.num_tokens,
     )
-
-
-def within(scrapes: Sequence[Scrape], begin_us: int, end_us: int) -> tuple[Scrape, ...] | None:
-    """Return the scrapes of an interval; None: they do not say when they were taken, or another clock ran."""
-    if any(one.at_us is None for one in scrapes):
-        return None
-    found = tuple(one for one in scrapes if one.at_us is not None and begin_us <= one.at_us <= end_us)
-    return found or None
 
 
 def num_restarts(found: Sequence[Span]) -> int:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from kvtrace.errors import OutcomesError
+from kvtrace.plain_text import plain
+
+_MAX_VARIANT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,4 +31,6 @@ def parse_variant_file(argument: str) -> VariantFile:
         raise OutcomesError(
             f"{argument}: expected VARIANT=FILE, such as fp8=bench.json: the file does not say who served"
         )
+    if len(variant.strip()) > _MAX_VARIANT:
+        raise OutcomesError(f"{plain(argument)}: a variant has at most {_MAX_VARIANT} characters")
     return VariantFile(variant.strip(), Path(path))

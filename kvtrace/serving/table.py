@@ -120,7 +120,7 @@ def _run(record: object) -> RunRecord:
         raise ValueError(f"a run has {shown(min(unknown))}, which no run has")
     statuses = table(record, "statuses")
     return RunRecord(
-        name=text(record, "name"),
+        name=text(record, "name", most=600),
         format=text(record, "format", most=40),
         load=_one_of(record, "load", LOADS),
         planned_source=None

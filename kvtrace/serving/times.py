@@ -11,6 +11,9 @@ _MOST_SECONDS: Final = 4e9
 """Later than any epoch that is meant in seconds: what is beyond is in another unit."""
 
 
+MOST_AMOUNT: Final = 1e18
+
+
 def seconds(record: dict[str, Any], key: str, *, may_be_negative: bool = False) -> int | None:
     """Return a time or duration in seconds as microseconds; None where it is null or absent.
 
@@ -56,6 +59,6 @@ def amount(record: dict[str, Any], key: str) -> float | None:
     value = record.get(key)
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1e15:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST_AMOUNT:
         raise ValueError(f"{key} is {shown(value)}, expected a number of 0 or more")
     return float(value)

@@ -165,8 +165,8 @@ def check_outcome(limit: str, sha256: str | None = None) -> dict[str, Any]:
     """A breached check of one limit in one segment; sha256: of its policy, None: the case's own."""
     of_limit = {
         "limit": limit, "bound": 0.01, "is_minimum": False, "verdict": "breached", "basis": "interval",
-        "has_interval": True, "num_heads": 2, "num_breached": 1, "num_untold": 0, "worst": None,
-        "breached": [],
+        "has_interval": True, "num_heads": 2, "num_breached": 1, "num_untold": 0,
+        "worst": {"layer": 0, "kv_head": 0, "tensor": "k", "value": None}, "breached": [],
     }  # fmt: skip
     segment = {
         "name": "all", "workload": "chat", "phase": None, "positions": None, "prompt_tokens": None,

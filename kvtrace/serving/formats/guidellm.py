@@ -66,6 +66,8 @@ def _run(benchmark: dict[str, Any], name: str, version: str | None) -> LoadRun:
     kind = text(strategy, "type_", most=40)
     load = _LOADS.get(kind, "unknown")
     start, end = seconds(benchmark, "start_time"), seconds(benchmark, "end_time")
+    if start is not None and end is not None and end < start:
+        raise ValueError("its end_time is before its start_time")
     sample = config.get("sample_size")
     return LoadRun(
         name,
