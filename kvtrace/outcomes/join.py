@@ -91,9 +91,9 @@ def join_requests(answers: Iterable[Outcome], requests: Mapping[Request, Traced]
     """Return the join, whatever share of the answers it finds. Hashes are under one key."""
     named = {way: defaultdict[str, list[Request]](list) for way in _WAYS}
     for number, request in requests.items():
-        for way, found in named.items():
+        for way, numbers in named.items():
             if (value := getattr(request, way)) is not None:
-                found[value].append(number)
+                numbers[value].append(number)
     requests_of: dict[PairKey, tuple[Request, ...]] = {}
     by = dict.fromkeys(_WAYS, 0)
     num_answers = num_ambiguous = 0

@@ -16,8 +16,9 @@ from kvtrace.stats.fractions import fraction_intervals, request_sums
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import duckdb
     from numpy.typing import NDArray
+
+    from kvtrace.query import RunConnection
 
 _MOST_SHOWN: Final = 10
 _ALL_REQUESTS: Final = str(2**31 - 1)
@@ -80,7 +81,7 @@ class Counts:
         return whole.clipped if column.measure == "clipped" else whole.out_of_range
 
 
-def read_counts(connection: duckdb.DuckDBPyConnection, candidate: str, source: str) -> Counts:
+def read_counts(connection: RunConnection, candidate: str, source: str) -> Counts:
     """Return the shares of every request of a trace under a candidate."""
     asked = {"candidate": candidate, "source": source}
     whole = {

@@ -73,7 +73,7 @@ def tie_quality(
         raise OutcomesError(f"{run.path}: was not made of {trace.path}; replay that trace first")
     connection = connect_with_views(run, large_on_all_cores=True)
     valid = "SELECT candidate FROM quantizing WHERE status = 'valid' ORDER BY ordinal"
-    known = [str(name) for (name,) in connection.sql(valid).fetchall()]
+    known = [str(name) for (name,) in connection.execute(valid).fetchall()]
     candidate = _chosen("--candidate", candidate, known, str(run.path))
     counts = read_counts(connection, candidate, sources[0])
     found = _sorted(before, variants[variant], variants.get(noise), joined.requests_of, counts)

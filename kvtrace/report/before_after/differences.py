@@ -39,7 +39,8 @@ def differences(
     """Return what is not the same, and the names of what is; what nobody recorded is in neither."""
     facts = [dict(_facts(run, report)) for run, report in zip((before, after), reports, strict=True)]
     names = dict.fromkeys(name for one in facts for name in one)
-    differ, same = [], []
+    differ: list[Difference] = []
+    same: list[str] = []
     for name in names:
         first, second = (one.get(name) for one in facts)
         if first == second and first is not None:
