@@ -81,7 +81,7 @@ def invalid_reasons(found: Found, cell: CellPart) -> Iterator[Reason]:
         if any(problem.id in ("closed-loop", "burst") for problem in run.problems):
             yield _invalid(
                 "closed-loop",
-                f"{plain(run.variant)} run {run.repetition} is no open load: it cannot support a goodput",
+                f"{plain(run.variant)} run {run.repetition} was not an open load, which a goodput needs",
                 run.variant,
             )
 

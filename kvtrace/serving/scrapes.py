@@ -232,9 +232,9 @@ def num_restarts(found: Sequence[Span]) -> int:
 
 
 def scrape_of_record(record: object) -> Scrape:
-    """Return a scrape of a table. Raises ValueError: it is none."""
+    """Return a scrape of a table. Raises ValueError: it has other fields."""
     if not isinstance(record, dict) or record.keys() != {one.name for one in fields(Scrape)}:
-        raise ValueError("a scrape of it is none")
+        raise ValueError("one of its scrapes has other fields")
     return Scrape(
         at_us=whole_or_none(record, "at_us"),
         started_us=whole_or_none(record, "started_us"),

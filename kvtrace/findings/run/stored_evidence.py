@@ -26,8 +26,8 @@ def stored_evidence(row: Mapping[str, Any], run: Run) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict) or not _has_sound_types(found):
         raise IntegrityError(
-            f"{run.path}: findings.parquet: the evidence of {plain(row['id'], 40)} is none that an audit "
-            "writes. Run kvtrace replay again"
+            f"{run.path}: findings.parquet: no audit wrote the evidence of {plain(row['id'], 40)}. "
+            "Run kvtrace replay again"
         )
     return cast("dict[str, Any]", found)
 

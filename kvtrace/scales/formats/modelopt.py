@@ -86,7 +86,7 @@ def _refused(source: ArtifactSource) -> str | None:
     if not algorithm:
         return "its quantization configuration has no quant_algo"
     if algorithm.upper() not in _WEIGHT_ALGORITHMS:
-        return f"its quant_algo is {plain(algorithm, 40)}, which is none of {', '.join(_WEIGHT_ALGORITHMS)}"
+        return f"its quant_algo is {plain(algorithm, 40)}, expected one of {', '.join(_WEIGHT_ALGORITHMS)}"
     return None
 
 
