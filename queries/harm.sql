@@ -16,7 +16,7 @@
 --
 -- Columns
 --   candidate      the candidate's name
---   kind           bf16, effective, unit, artifact, … (see the view candidates)
+--   kind           bf16, effective, unit, … (see the view candidates)
 --   knowledge      residual, projected or heads: what harm is relative to
 --   workload       the requests' label; NULL: all
 --   position_from  first position of the octave; NULL: all
