@@ -115,7 +115,8 @@ CREATE OR REPLACE VIEW vectors AS FROM 'vectors.parquet';
 --   layers    list of the layers concerned; NULL: the artifact as a whole
 --   evidence  JSON object of the numbers that settle it; NULL: it is none
 CREATE OR REPLACE VIEW findings AS
-SELECT * REPLACE (try_cast(evidence AS JSON) AS evidence) FROM 'findings.parquet';
+SELECT * REPLACE (try_cast(evidence AS JSON) AS evidence)
+FROM 'findings.parquet';
 
 -- One row per (source, layer, kv_head, tensor, log2_multiple), all cells
 -- together: what scales around the one that just covers the head would do. No
@@ -134,6 +135,6 @@ CREATE OR REPLACE VIEW sweep AS FROM 'sweep.parquet';
 CREATE OR REPLACE VIEW attention AS FROM 'attention.parquet';
 
 -- The same over all query heads, through the layer's output projection W_O.
--- One row per (source, valid candidate, layer, request, place); no rows where no
--- checkpoint was given.
+-- One row per (source, valid candidate, layer, request, place); no rows where
+-- no checkpoint was given.
 CREATE OR REPLACE VIEW attention_layers AS FROM 'attention_layers.parquet';
