@@ -215,5 +215,5 @@ def _numbers(layers: str, text: str) -> Iterator[int]:
     for part in layers.split(","):
         found = _LAYERS.fullmatch(part)
         if found is None or int(found[1]) > int(found[2] or found[1]):
-            raise InputError(f"cache dtype {text[:60]!r}: {part[:20]!r} does not name layers; {_EXPECTED}")
+            raise InputError(f"cache dtype {text[:60]!r}: {part[:20]!r} is not a layer; {_EXPECTED}")
         yield from range(int(found[1]), int(found[2] or found[1]) + 1)

@@ -28,7 +28,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             id="other-format",
             severity="note" if takes_them else severity,
             message=note.text,
-            action="Nothing here: they are no scales of FP8. `kvtrace replay --cache-dtype nvfp4` tries "
+            action="Nothing here: they are not for FP8. `kvtrace replay --cache-dtype nvfp4` tries "
             "NVFP4 over them, and a map of layers is replayed beside them."
             if takes_them
             else "Serve it with the engine that it was made for, or make FP8 scales (`kvtrace calibrate`).",
