@@ -155,7 +155,15 @@ CAPTURE_MAY_IMPORT = {
     *(f"kvtrace.files.{name}" for name in ("replaced", "key_file")),
     *(
         f"kvtrace.trace.{name}"
-        for name in ("format", "attention_format", "chunks", "fingerprint", "lines", "capture_names")
+        for name in (
+            "format",
+            "attention_format",
+            "chunks",
+            "fingerprint",
+            "lines",
+            "capture_names",
+            "request_ids",
+        )
     ),
 }
 CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py", "residual.py"}
