@@ -23,7 +23,6 @@ from kvtrace.commands.decide import decide
 from kvtrace.commands.export_arrivals import export_arrivals
 from kvtrace.commands.fixture import fixture
 from kvtrace.commands.goodput import goodput
-from kvtrace.commands.fixture import fixture
 from kvtrace.commands.inspect import inspect
 from kvtrace.commands.ls import ls
 from kvtrace.commands.mend import mend
