@@ -17,6 +17,7 @@ from support.outcome_files import (
     write_eval,
     write_json,
     write_lines,
+    write_zstandard_eval,
 )
 
 from kvtrace.errors import OutcomesError
@@ -217,3 +218,13 @@ def test_a_file_of_no_known_format_is_named_with_those_that_are(tmp_path: Path) 
         (tmp_path / name).write_text(content)
         with pytest.raises(OutcomesError, match=r"of no format that is known; expected outcomes\.jsonl"):
             answers(tmp_path / name)
+
+
+@pytest.mark.parametrize("damage", [None, "cut", "checksum"])
+def test_an_inspect_log_packed_with_zstandard_is_read(tmp_path: Path, damage: str | None) -> None:
+    path = write_zstandard_eval(tmp_path / "l.eval", [inspect_sample("a", "C")], damage)
+    if damage is None:
+        assert kinds(path) == {"a": "pass"}
+    else:
+        with pytest.raises(OutcomesError, match="cannot be unpacked"):
+            kinds(path)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from typing import TYPE_CHECKING, Any
+
+from numcodecs.zstd import Zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,4 +113,19 @@ def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> Path:
 
 def write_json(path: Path, document: Any) -> Path:
     path.write_text(json.dumps(document))
+    return path
+
+
+def write_zstandard_eval(path: Path, samples: Iterable[dict[str, Any]], damage: str | None = None) -> Path:
+    """Write a log as Inspect 0.3.285 packs it: method 93, which this zipfile can store but not make."""
+    members = {"header.json": inspect_log([]) | {"samples": None}}
+    members |= {f"samples/{sample['id']}_epoch_{sample['epoch']}.json": sample for sample in samples}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            plain = json.dumps(content).encode()
+            packed = bytes(Zstd().encode(plain))
+            archive.writestr(name, packed[:-4] if damage == "cut" else packed)
+            info = archive.getinfo(name)
+            info.compress_type, info.file_size = 93, len(plain)
+            info.CRC = zlib.crc32(plain) ^ (damage == "checksum")
     return path
