@@ -97,7 +97,8 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         raise ValueError(f"is larger than {_MEMBER_BYTES:,} bytes when unpacked")
     as_stored = copy(info)
     as_stored.compress_type, as_stored.file_size = zipfile.ZIP_STORED, info.compress_size
-    as_stored.CRC = None  # type: ignore[assignment] -- that of what is packed is checked below
+    # Of what is packed there is none; that of the content is checked below.
+    as_stored.CRC = None  # type: ignore[assignment]
     with archive.open(as_stored) as packed:
         frame = packed.read()
     content = bytearray(info.file_size)  # and no more, whatever the frame says
