@@ -21,7 +21,7 @@ E5M2_AS_E4M3: Final = "e5m2-stored-as-e4m3"
 OUTPUT_ROUNDED: Final = "output-rounded-to-fp8"
 _ACTIONS: Final = {
     E5M2_AS_E4M3: "Serve fp8_e5m2 with FLASHINFER, whose cache is as replayed; elsewhere ask for fp8_e4m3.",
-    OUTPUT_ROUNDED: "On SM100 judge the answers too: this loss comes after K and V, and no number here has it.",
+    OUTPUT_ROUNDED: "On SM100 judge the answers too: this loss comes after K and V, in no number here.",
 }
 """Facts of `kvtrace.formats` that numbers of a replay leave out, and what to do."""
 _STATIC_E5M2: Final = "e5m2"
