@@ -21,7 +21,7 @@ def stored_evidence(row: Mapping[str, Any], run: Run) -> dict[str, Any]:
     Raises IntegrityError: it is none that an audit writes.
     """
     try:
-        found = parse_strict_json((row["evidence"] or "").encode())
+        found = parse_strict_json((row["evidence"] or "").encode(), constants=True)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not _has_sound_types(found):
