@@ -134,7 +134,7 @@ def _scrape(lines: Sequence[str], at: int | None) -> Scrape:
     for line in lines:
         found = _SAMPLE.match(line)
         if found is None:
-            raise ValueError(f"{shown(line)} is no line of /metrics")
+            raise ValueError(f"{shown(line)} is not a line of /metrics")
         name, labels, written = found.groups()
         if name == _CONFIG:
             config.append(line)
@@ -177,9 +177,9 @@ def _number(written: str) -> float:
     try:
         value = float(written)
     except ValueError as error:
-        raise ValueError(f"{shown(written)} is no number") from error
+        raise ValueError(f"{shown(written)} is not a number") from error
     if not 0 <= value <= MOST_AMOUNT:  # NaN neither
-        raise ValueError(f"{shown(written)} is no finite number of 0 or more")
+        raise ValueError(f"{shown(written)} is not a finite number of 0 or more")
     return value
 
 

@@ -78,10 +78,10 @@ def test_nothing_is_subtracted_across_a_restart() -> None:
     ("content", "reason"),
     [
         ("", "holds no scrape"),
-        ("<html>", "'<html>' is no line of /metrics"),
+        ("<html>", "'<html>' is not a line of /metrics"),
         ("go_info 1\n", "has none of vLLM's metrics"),
-        ('vllm:num_preemptions_total{engine="0"} x\n', "'x' is no number"),
-        ('vllm:num_preemptions_total{engine="0"} NaN\n', "'NaN' is no finite number of 0 or more"),
+        ('vllm:num_preemptions_total{engine="0"} x\n', "'x' is not a number"),
+        ('vllm:num_preemptions_total{engine="0"} NaN\n', "'NaN' is not a finite number of 0 or more"),
         ("# scraped_at noon\nvllm:num_preemptions_total 1\n", "expected epoch seconds"),
         ("x" * 300_000, "a line is longer than 200,000 bytes"),
     ],

@@ -34,7 +34,7 @@ def read_sglang_bench(path: Path) -> Iterator[LoadRun | Served]:
     for number, (place, record) in enumerate(result_objects(path)):
         with located(path, place):
             if not is_sglang_bench(record):
-                raise ValueError("is no result of bench_serving")
+                raise ValueError("is not a result of bench_serving")
             rate, load = rate_and_load(record)
             num = columns(record, _LISTS) if "ttfts" in record else 0
         yield LoadRun(

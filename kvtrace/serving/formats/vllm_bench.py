@@ -37,7 +37,7 @@ def read_vllm_bench(path: Path) -> Iterator[LoadRun | Served]:
     for number, (place, record) in enumerate(result_objects(path)):
         with located(path, place):
             if not is_vllm_bench(record):
-                raise ValueError("is no result of vllm bench serve")
+                raise ValueError("is not a result of vllm bench serve")
             prefix = text_or_none(record, "request_id_prefix", most=200)
             has_detail = "start_times" in record
             run = _run(record, f"{path.stem}-{number}", prefix, has_detail=has_detail)
