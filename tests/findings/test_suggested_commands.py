@@ -42,10 +42,12 @@ def test_the_scales_that_the_suggested_command_makes_are_sound(
 ) -> None:
     bench, finding = first_finding(name, tmp_path)
     monkeypatch.chdir(tmp_path)
-    result = kvtrace(*printed_command(bench, finding))
+    words = printed_command(bench, finding)
+    result = kvtrace(*words)
     assert result.returncode == 0, result.stderr
+    made = tmp_path / words[words.index("-o") + 1]
     trace = open_trace(tmp_path / "incident.kvtrace")
-    candidates = standard_candidates([trace], [load_artifact(tmp_path / "NEW")], ServingSetup("vllm-cuda"))
+    candidates = standard_candidates([trace], [load_artifact(made)], ServingSetup("vllm-cuda"))
     mended = diagnose(open_run(replay(ReplayRequest([trace], candidates, device="cpu"), tmp_path / "again")))
     assert mended.verdict.status == "sound", mended.verdict.headline
 
