@@ -27,7 +27,12 @@ SECONDS: Final = 20
 PATIENCE: Final = 6
 """Times as long on the clock: the machine may be busy."""
 BYTES: Final = 2_000_000_000
-_ANSWERS: Final = {"check": (0, 1, 2, 3), "compare": (0, 1, 2, 3), "scales": (0, 1, 2)}
+_ANSWERS: Final = {
+    "check": (0, 1, 2, 3),
+    "compare": (0, 1, 2, 3),
+    "scales": (0, 1, 2),
+    "decide": (0, 1, 2, 3, 4),
+}
 _FOR_PROGRAMS: Final = ("--json", "csv")
 """What these print has the text of files as it is, but on a terminal."""
 _KEPT: Final = ("t.kvtrace/profile", "t.kvtrace/.profile")

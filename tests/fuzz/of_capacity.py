@@ -53,7 +53,7 @@ def recipes(bases: Bases, random: random.Random, folder: Path) -> tuple[object, 
     recipe = folder / "hf_quant_config.json"
     recipe.write_text(odd_json(random, content) if random.random() < 0.9 else random.choice(RAW))
     if random.random() < 0.5:
-        return ("capacity", _sound(folder), "--cache-dtype", recipe, "--write-recipe", folder / "out.json")
+        return ("capacity", _sound(folder), "--cache-dtype", recipe, "--write-recipe", folder / "out")
     return ("replay", bases.counted, "--cache-dtype", recipe, "-o", folder / "out")
 
 

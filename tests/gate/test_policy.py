@@ -84,7 +84,7 @@ def test_a_policy_keeps_its_date_and_the_hash_of_its_bytes(tmp_path: Path) -> No
     [
         ("sqnr_db", "sqnr", "limits.sqnr: no such key; expected one of"),
         ('name = "all"', 'name = "all"\nworkload = ["chat"]', "segments.0.workload: no such key"),
-        ("[limits]", "limit = 3\n[limits]", "limit: no such key; expected one of approved, confidence"),
+        ("[limits]", "limit = 3\n[limits]", "limit: no such key; expected one of approved, "),
         ("date = 2026-11-20", "", "date: missing"),
         ("requests = 30", "", "coverage.requests: missing"),
         ("requests = 30", "requests = 0", "coverage.requests"),

@@ -65,9 +65,10 @@ def check(case: Case) -> Iterator[Finding]:
         )
 
 
-def _rule(rule: str, cache_dtype: str, other: str) -> RunRule:
+def _rule(rule: str, headline: str, cache_dtype: str, other: str) -> RunRule:
     return RunRule(
         id=rule,
+        headline=headline,
         role="note",
         tier=Tier.stored_rounding,
         mended_by="change setup",
@@ -77,5 +78,5 @@ def _rule(rule: str, cache_dtype: str, other: str) -> RunRule:
     )
 
 
-E5M2: Final = _rule(E5M2_AS_E4M3, "fp8_e5m2", "nvfp4")
-OUTPUT: Final = _rule(OUTPUT_ROUNDED, "nvfp4", "fp8_e5m2")
+E5M2: Final = _rule(E5M2_AS_E4M3, "A backend stores E4M3 where fp8_e5m2 is asked for", "fp8_e5m2", "nvfp4")
+OUTPUT: Final = _rule(OUTPUT_ROUNDED, "A backend rounds the attention output to FP8", "nvfp4", "fp8_e5m2")
