@@ -87,8 +87,7 @@ SCALES := $(addprefix --scales samples/scales/,chat-per-tensor chat-per-head all
 
 demo: setup  ## the report on the bundled real sample, under four scale artifacts, as text and as a page
 	@mkdir -p build
-	@$(BIN)/kvtrace replay $(SAMPLE) $(SCALES) -o build/demo.run --force > build/demo.log
-	@$(BIN)/kvtrace report build/demo.run --page build/demo.html --force
+	@$(BIN)/kvtrace report $(SAMPLE) $(SCALES) --page build/demo.html --force
 	@echo "The same with charts, in a browser: $(CURDIR)/build/demo.html"
 
 picture: test-browser  ## docs/report.png, the README's picture, from what the browser test saw
