@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from incidents import all_incidents
 from incidents.answered import answered_cases
 from incidents.answered_table import print_answered
+from incidents.first_screen import print_first_screens
 from incidents.judge import HOW_JUDGED, run_incident
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def main() -> int:
         outcomes.append(outcome)
         print(_line(number, outcome), flush=True)
     _summary(outcomes)
+    fit = print_first_screens(outcomes)
     cases = [
         (number, one)
         for number, one in enumerate(answered_cases())
@@ -65,7 +67,7 @@ def main() -> int:
         cases = [cases[place] for place in sorted(kept)]
     are_right = print_answered(cases, base, draws=options.draws, hardest=options.hardest)
     print(f"{time.monotonic() - started:.0f} s, {time.process_time():.0f} s of them on the processor")
-    return 0 if are_right and all(one.is_right for one in outcomes) else 1
+    return 0 if are_right and fit and all(one.is_right for one in outcomes) else 1
 
 
 def _line(number: int, outcome: Outcome) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,8 @@ class Judged:
     """Ids above a note that another finding explains."""
     unexplained: tuple[str, ...] = ()
     """Ids above a note beside the cause that nothing explains, or that something explains and must not."""
+    beyond_limits: tuple[str, ...] = ()
+    """What of the report's answer does not fit a first screen."""
 
     @property
     def is_first(self) -> bool:
@@ -81,10 +83,12 @@ def judge(case: Case, seed: int, *, hardest: bool = False) -> Judged:
             verdict = "cause" if is_told else "refused"
             return Judged(case, seed, base, strength, verdict, (type(error).__name__, str(error)[:200]))
     if isinstance(planted, Answer):
-        return _judged(case, seed, base, planted, diagnosis)
-    listed = _above_a_note(diagnosis)
-    ids = tuple(dict.fromkeys(one.id for one in listed))
-    return Judged(case, seed, base, strength, "alarm" if listed else "sound", ids)
+        judged = _judged(case, seed, base, planted, diagnosis)
+    else:
+        listed = _above_a_note(diagnosis)
+        ids = tuple(dict.fromkeys(one.id for one in listed))
+        judged = Judged(case, seed, base, strength, "alarm" if listed else "sound", ids)
+    return replace(judged, beyond_limits=bench.beyond_limits)
 
 
 def _judged(case: Case, seed: int, base: str, answer: Answer, diagnosis: Diagnosis) -> Judged:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from incidents.answered_judge import HOW_ANSWERED, Judged, judge
+from incidents.first_screen import print_first_screens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +57,9 @@ def _summary(judged: Sequence[Judged]) -> bool:
     print(f"planted: {_counts(planted)}")
     quiet = sum(one.is_first for one in healthy)
     print(f"healthy: {quiet} of {len(healthy)} without a finding above a note")
+    fit = print_first_screens(judged)
     first = sum(one.is_first for one in planted)
-    return first >= CAUSE_FIRST * len(planted) and quiet >= SOUND * len(healthy)
+    return fit and first >= CAUSE_FIRST * len(planted) and quiet >= SOUND * len(healthy)
 
 
 def _counts(planted: Sequence[Judged]) -> str:

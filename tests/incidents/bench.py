@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from support.answer_limits import beyond_limits
 from support.checkpoints import checkpoint
 from support.fabricate import fabricate_trace
 
@@ -25,6 +26,7 @@ from kvtrace.calibration.write import write_calibration
 from kvtrace.candidates import ServingSetup, standard_candidates
 from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.findings.diagnose import Diagnosis, diagnose
+from kvtrace.report.build import build_report
 from kvtrace.report.scales.build import scales_report
 from kvtrace.runs.open import open_run
 from kvtrace.scales import load_artifact
@@ -84,6 +86,8 @@ class Bench:
     """Of the captured engine's cache, if there are live scales."""
     kept_in_bf16: tuple[int, ...] = ()
     """Layers that an engine with an FP8 cache left in the model's own dtype."""
+    beyond_limits: tuple[str, ...] = ()
+    """What of the report's answer does not fit a first screen, once it was diagnosed."""
     redraw: Callable[[int], Base] | None = None
     """Another draw of the same traffic, by a seed; None: the base is one capture."""
 
@@ -276,9 +280,9 @@ class Bench:
         candidates = standard_candidates(
             [trace], artifacts, self.setup, self.cache_dtypes, against=self.against
         )
-        return diagnose(
-            open_run(replay(ReplayRequest([trace], candidates, device="cpu"), self.folder / "run"))
-        )
+        run = open_run(replay(ReplayRequest([trace], candidates, device="cpu"), self.folder / "run"))
+        self.beyond_limits = beyond_limits(build_report(run))
+        return diagnose(run)
 
     def audited(self) -> ScalesReport:
         """Return what `kvtrace scales --trace` says of the last artifact."""

@@ -53,6 +53,8 @@ class Outcome:
     listed: tuple[str, ...]
     """Ids by rank, all of them."""
     is_right: bool
+    beyond_limits: tuple[str, ...] = ()
+    """What of the report's answer does not fit a first screen."""
 
     @property
     def is_right_unaided(self) -> bool:
@@ -81,6 +83,7 @@ def run_incident(incident: Incident, seed: int, *, hardest: bool = False) -> Out
             listed = _ids([one.id for one in diagnosis.findings])
             found = _without_consequences(diagnosis, incident.causes)
             is_right = _is_right(incident, diagnosis, found)
+    limits = bench.beyond_limits
     if incident.control is not None and is_right:
         with tempfile.TemporaryDirectory(prefix="kvtrace-incident-") as folder:
             control, _ = _planted(incident.control, plan, Path(folder))
@@ -88,7 +91,7 @@ def run_incident(incident: Incident, seed: int, *, hardest: bool = False) -> Out
                 is_right = not set(incident.causes) & {one.id for one in control.audited().findings}
             else:
                 is_right = not _notes(control.diagnosed(), incident.causes)
-    return Outcome(incident, seed, base.stem, strength, found, listed, is_right)
+    return Outcome(incident, seed, base.stem, strength, found, listed, is_right, limits)
 
 
 def _planted(plant: Plant, plan: Plan, folder: Path) -> tuple[Bench, str]:
