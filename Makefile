@@ -60,7 +60,7 @@ faults: setup vllm-env  ## damaged traces, forged profiles, killed writers and w
 	PYTHONPATH=tests $(BIN)/python -m faults $(if $(SEED),--seed $(SEED))
 	PYTHONPATH=tests $(VLLM_PYTHON) -m faults.in_vllm --model $(CURDIR)/$(MODEL) $(if $(SEED),--seed $(SEED))
 
-test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), at most 10 minutes
+test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), some 20 minutes on two cores
 	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm and not vllm_full' tests/vllm
 
 test-vllm-full: setup vllm-env  ## the same and the long ones
