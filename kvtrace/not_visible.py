@@ -1,14 +1,19 @@
-"""What no offline replay of K and V can show, and every answer says so."""
+"""What no offline replay can show, and every answer says so."""
 
 from typing import Final
 
+_ATTENTION: Final = "attention that ranks tokens otherwise"
 NOT_VISIBLE: Final = (
     "errors compounding through the layers",
-    "attention that ranks tokens otherwise",
+    _ATTENTION,
     "the accumulation inside attention kernels",
     "cache transfer between engines",
     "task accuracy",
 )
+
+
+BEYOND_ATTENTION: Final = tuple(one for one in NOT_VISIBLE if one != _ATTENTION)
+"""The same where queries were captured, and attention was replayed with them."""
 
 
 def not_visible() -> str:

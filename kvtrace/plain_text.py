@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
+from typing import Final
 
 _UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+_COLUMNS: Final = 80
 
 
 def plain(text: str, limit: int = 60) -> str:
@@ -37,6 +41,16 @@ def plain_lines(text: str) -> str:
     'a\n\\x9b31mb\n'
     """
     return "\n".join(map(plain_line, text.split("\n")))
+
+
+def wrapped(text: str, first: str, later: str | None = None) -> list[str]:
+    """Return a text as lines of 80 columns. first, later: indents; later is two spaces more unless given.
+
+    >>> wrapped("one line", "  ")
+    ['  one line']
+    """
+    indent = later if later is not None else f"{first}  "
+    return textwrap.wrap(text, _COLUMNS, initial_indent=first, subsequent_indent=indent)
 
 
 def _escaped(text: str) -> str:

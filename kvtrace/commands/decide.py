@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def decide(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Tables of kvtrace serving.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Tables of kvtrace serving.")],
     policy: Annotated[Path, typer.Option("--policy", help="A policy.toml, written before the results.")],
     candidate: Annotated[
         str | None, typer.Option(help="The variant that may go out; by default the only other one.")

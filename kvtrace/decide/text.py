@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.decide.decision import Word
 from kvtrace.figures import count, number, percent
-from kvtrace.plain_text import plain
+from kvtrace.plain_text import plain, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from kvtrace.decide.decision import Decision, Quality, Reason, WayBack
     from kvtrace.serving.report import Gain
 
-_WIDTH: Final = 80
 _NOT_MEASURED: Final = "not measured"
 _SIGNS: Final = {
     Word.promote: "✓", Word.retain: "△", Word.collect_more: "◌", Word.roll_back: "✕", Word.invalid: "–",
@@ -35,23 +33,23 @@ def decision_text(decision: Decision) -> str:
 
 
 def _lines(one: Decision) -> Iterator[str]:
-    yield from _wrapped(
+    yield from wrapped(
         f"{_SIGNS[one.word]} {one.word.value.upper()}   {plain(one.candidate)} in place of "
         f"{plain(one.baseline)}",
         "",
     )
-    yield from _wrapped(
+    yield from wrapped(
         f"by policy {plain(one.policy_name)} of {one.policy_date}, {100 * one.confidence:g} % intervals", "  "
     )
-    yield from _wrapped(cell_line(one), "  ")
+    yield from wrapped(cell_line(one), "  ")
     for word, reasons in _by_word(one):
         yield from ("", _SECTIONS[word].upper())
         for reason in reasons:
-            yield from _wrapped(reason_line(reason), "  ", "    ")
+            yield from wrapped(reason_line(reason), "  ", "    ")
     if one.next:
         yield from ("", "NEXT")
         for step in one.next:
-            yield from _wrapped(f"{step.id}: {step.text}", "  ", "    ")
+            yield from wrapped(f"{step.id}: {step.text}", "  ", "    ")
     yield from ("", "ANSWERS LOST")
     yield from _listed([quality_line(each) for each in one.quality])
     yield from ("", "USEFUL GOODPUT   accepted a second")
@@ -61,7 +59,7 @@ def _lines(one: Decision) -> Iterator[str]:
     yield from _listed([] if one.way_back is None else [room_line(one.way_back)])
     yield from ("", "NOT MEASURED")
     for what in one.not_measured or ("nothing that this asks for",):
-        yield from _wrapped(plain(what, 600), "  ", "    ")
+        yield from wrapped(plain(what, 600), "  ", "    ")
 
 
 def decision_markdown(decision: Decision) -> str:
@@ -177,7 +175,7 @@ def _by_word(one: Decision) -> list[tuple[Word, list[Reason]]]:
 
 def _listed(lines: list[str]) -> Iterator[str]:
     for line in lines or [_NOT_MEASURED]:
-        yield from _wrapped(line, "  ", "    ")
+        yield from wrapped(line, "  ", "    ")
 
 
 def _points(share: float | None) -> str:
@@ -190,9 +188,3 @@ def _cell(text: str) -> str:
     for mark in "|*_`<[":
         shown = shown.replace(mark, f"\\{mark}")
     return shown
-
-
-def _wrapped(text: str, first: str, later: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=later if later is not None else f"{first}  "
-    )

@@ -30,19 +30,15 @@ limits = {vectors_clipped_frac = 0.02}    # instead of [limits], not in addition
 
 from __future__ import annotations
 
-import hashlib
-import tomllib
 from dataclasses import dataclass
 from datetime import date  # noqa: TC003 -- pydantic reads the annotations
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from kvtrace.errors import PolicyError
-from kvtrace.files.regular import read_regular
-from kvtrace.plain_text import plain
+from kvtrace.policy_file import PolicyKeys, read_policy
 from kvtrace.quality.policy import QualityLimits
 from kvtrace.serving.contract import CapacityTerms, CostTerms, ServingLimits
 
@@ -182,44 +178,19 @@ class PolicyFile:
     policy: Policy
 
 
-_MAX_BYTES: Final = 1_000_000
-
-
 def load_policy(path: Path | str) -> PolicyFile:
     """Return the policy at `path`.
 
     Raises PolicyError: no such file, no TOML, an unknown key, or a limit that cannot be used.
     """
     path = Path(path)
-    try:
-        content = read_regular(path, _MAX_BYTES)
-        table = tomllib.loads(content.decode())
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read: {error.strerror}; expected a policy in TOML") from error
-    except (ValueError, RecursionError) as error:
-        raise PolicyError(f"{path}: not TOML: {plain(str(error), 200)}") from error
-    try:
-        policy = Policy.model_validate(table)
-    except ValidationError as error:
-        raise PolicyError(f"{path}: {_first_problem(error)}") from error
-    return PolicyFile(path, hashlib.sha256(content).hexdigest(), policy)
+    found = read_policy(path, Policy, _KEYS)
+    return PolicyFile(path, found.sha256, found.content)
 
 
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = plain(".".join(str(part) for part in first["loc"]), 80)
-    if first["type"] == "extra_forbidden":
-        known = ", ".join(_known_keys(first["loc"]))
-        return f"{where}: no such key; expected one of {known}"
-    if first["type"] == "missing":
-        return f"{where}: missing; every policy states it"
-    message = plain(first["msg"].removeprefix("Value error, "), 300)
-    return f"{where}: {message}" if where else message
-
-
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys of the table that holds the key at `location`."""
-    tables: dict[str, type[BaseModel]] = {
+_KEYS: Final = PolicyKeys(
+    Policy,
+    {
         "limits": Limits,
         "coverage": Coverage,
         "segments": Segment,
@@ -228,6 +199,6 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
         "serving": ServingLimits,
         "cost": CostTerms,
         "capacity": CapacityTerms,
-    }
-    parents = [str(part) for part in location[:-1] if part in tables]
-    return sorted((tables[parents[-1]] if parents else Policy).model_fields)
+    },
+    missing="every policy states it",
+)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import tomllib
 from dataclasses import dataclass
 from datetime import date  # noqa: TC003 -- pydantic reads the annotations
 from pathlib import Path
@@ -12,10 +10,9 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from kvtrace.errors import PolicyError
-from kvtrace.files.regular import read_regular
 from kvtrace.plain_text import plain
+from kvtrace.policy_file import PolicyKeys, first_problem, read_policy
 
-_MAX_BYTES: Final = 1_000_000
 _Share = Annotated[float, Field(gt=0, lt=1)]
 _Count = Annotated[int, Field(ge=1, le=2**31, strict=True)]
 
@@ -106,7 +103,7 @@ def quality_limits(**given: Any) -> QualityPolicy:
     try:
         return QualityPolicy(QualityLimits(**given))
     except ValidationError as error:
-        raise PolicyError(_first_problem(error)) from error
+        raise PolicyError(first_problem(error, _KEYS)) from error
 
 
 def load_quality_policy(path: Path | str) -> QualityPolicy:
@@ -114,32 +111,20 @@ def load_quality_policy(path: Path | str) -> QualityPolicy:
 
     Raises PolicyError: no such file, no TOML, no such table, an unknown key, or a limit that cannot be used.
     """
-    path = Path(path)
-    try:
-        content = read_regular(path, _MAX_BYTES)
-        found = _File.model_validate(tomllib.loads(content.decode()))
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read: {error.strerror}; expected a policy in TOML") from error
-    except ValidationError as error:
-        raise PolicyError(f"{path}: {_first_problem(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise PolicyError(f"{path}: not TOML: {plain(str(error), 200)}") from error
+    read = read_policy(Path(path), _File, _KEYS)
+    found = read.content
     return QualityPolicy(
         found.quality,
         found.confidence,
         found.false_discovery_rate,
         found.name,
         found.date.isoformat(),
-        hashlib.sha256(content).hexdigest(),
+        read.sha256,
     )
 
 
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    where = plain(".".join(str(part) for part in first["loc"]), 80)
-    if first["type"] == "extra_forbidden":
-        return f"{where}: no such key; expected one of {', '.join(sorted(QualityLimits.model_fields))}"
-    if first["type"] == "missing":
-        return f"{where}: missing; a comparison of quality needs it"
-    message = plain(first["msg"].removeprefix("Value error, "), 300)
-    return f"{where}: {message}" if where else message
+_KEYS: Final = PolicyKeys(
+    QualityLimits,
+    {"quality": QualityLimits, "own": SegmentLimits},
+    missing="a comparison of quality needs it",
+)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import count, percent
-from kvtrace.plain_text import plain
+from kvtrace.plain_text import plain, wrapped
 from kvtrace.quality.comparison import Verdict
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
         VariantQuality,
     )
 
-_WIDTH: Final = 80
 _MOST_SHOWN: Final = 10
 
 
@@ -34,33 +32,31 @@ def quality_text(found: QualityComparison) -> str:
 
 def _lines(found: QualityComparison) -> Iterator[str]:
     names = " · ".join(plain(PurePath(table).name) for table in found.tables)
-    yield from _wrapped(f"kvtrace quality compare · {names}", "")
+    yield from wrapped(f"kvtrace quality compare · {names}", "")
     named = (
         "limits of the command line"
         if found.policy_name is None
         else f"policy {plain(found.policy_name)} of {found.policy_date}"
     )
     looks = "" if found.looks_planned == 1 else f", look {found.looks_taken} of {found.looks_planned}"
-    yield from _wrapped(f"{found.verdict.value.upper()}, by {named}{looks}", "")
+    yield from wrapped(f"{found.verdict.value.upper()}, by {named}{looks}", "")
     yield ""
-    yield from _wrapped(f"baseline {plain(found.baseline)}; {_noise(found)}", "")
+    yield from wrapped(f"baseline {plain(found.baseline)}; {_noise(found)}", "")
     if found.joined is not None:
-        yield from _wrapped(_joined(found.joined), "")
+        yield from wrapped(_joined(found.joined), "")
     for one in found.leakage:
-        yield from _wrapped(
-            f"calibration {plain(PurePath(one.artifact).name)}: {one.state}: {one.reason}", ""
-        )
+        yield from wrapped(f"calibration {plain(PurePath(one.artifact).name)}: {one.state}: {one.reason}", "")
     for variant in found.variants:
         yield ""
         yield from _variant(variant)
     if found.review:
         yield from ("", "REVIEW   answers on which a variant and the baseline disagree")
         for row in found.review[:_MOST_SHOWN]:
-            yield from _wrapped(_review(row), "  ", "    ")
+            yield from wrapped(_review(row), "  ", "    ")
         if len(found.review) > _MOST_SHOWN:
             yield f"  and {len(found.review) - _MOST_SHOWN:,} more: --json has them"
     yield ""
-    yield from _wrapped(
+    yield from wrapped(
         f"{100 * found.confidence:g} % intervals: {found.interval_method}. A loss that is not seen is not "
         "yet excluded: only the high end says what may be lost.",
         "",
@@ -88,8 +84,8 @@ def _joined(one: JoinedAnswers) -> str:
 
 
 def _variant(variant: VariantQuality) -> Iterator[str]:
-    yield from _wrapped(f"{plain(variant.variant)}: {variant.verdict.value.upper()}", "")
-    yield from _wrapped(
+    yield from wrapped(f"{plain(variant.variant)}: {variant.verdict.value.upper()}", "")
+    yield from wrapped(
         f"{count(variant.num_answers, 'answer')}: {variant.num_paired:,} paired, {variant.num_unpaired:,} "
         f"unpaired, {variant.num_unjudged:,} unjudged; same prompt checked for {variant.num_same_prompt:,}",
         "  ",
@@ -99,23 +95,23 @@ def _variant(variant: VariantQuality) -> Iterator[str]:
 
 
 def _segment(one: SegmentQuality) -> Iterator[str]:
-    yield from _wrapped(f"{plain(one.segment)}: {one.verdict.value}: {one.reason}", "  ", "    ")
+    yield from wrapped(f"{plain(one.segment)}: {one.verdict.value}: {one.reason}", "  ", "    ")
     if one.pairs_missing is not None:
         yield f"    still missing: about {count(one.pairs_missing, 'pair')}"
     elif one.verdict is Verdict.too_few and one.reason_id != "too-many-looks":
         yield "    more pairs of this kind would hardly tell"
     if one.difference is None or one.baseline_pass is None or one.candidate_pass is None:
         return
-    yield from _wrapped(_loss(one.difference, one.num_baselines), "    ", "      ")
-    yield from _wrapped(
-        f"passed {_rate(one.baseline_pass)} before, {_rate(one.candidate_pass)} now; "
+    yield from wrapped(_loss(one.difference, one.num_baselines), "    ", "      ")
+    yield from wrapped(
+        f"passed {rate_in_words(one.baseline_pass)} before, {rate_in_words(one.candidate_pass)} now; "
         f"margin {percent(one.margin)}, floor {percent(one.floor)}",
         "    ",
         "      ",
     )
     if one.noise_discordant_frac is not None:
         more = "more than noise" if one.more_than_noise else "not shown to be more than noise"
-        yield from _wrapped(
+        yield from wrapped(
             f"{percent(one.difference.discordant_frac)} of answers differ, "
             f"{percent(one.noise_discordant_frac)} between the runs of the baseline: {more}",
             "    ",
@@ -137,11 +133,6 @@ def _loss(one: Difference, num_baselines: int) -> str:
     )
 
 
-def _rate(rate: Rate) -> str:
-    high = "" if rate.high is None else f" to {percent(rate.high)}"
-    return f"{percent(rate.value)} ({percent(rate.low)}{high})"
-
-
 def _review(row: Disagreement) -> str:
     task = f"{plain(row.task)}/" if row.task else ""
     second = "" if row.noise is None else f", {row.noise}"
@@ -156,7 +147,7 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.3g} %" if share else "0"
 
 
-def _wrapped(text: str, first: str, later: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=later if later is not None else f"{first}  "
-    )
+def rate_in_words(rate: Rate) -> str:
+    """Return a share with its interval; an end that too few requests give is left out."""
+    high = "" if rate.high is None else f" to {percent(rate.high)}"
+    return f"{percent(rate.value)} ({percent(rate.low)}{high})"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import count, percent
-from kvtrace.plain_text import plain
+from kvtrace.plain_text import plain, wrapped
+from kvtrace.quality.text import rate_in_words
 from kvtrace.quality.tied import TieVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.quality.comparison import Rate
     from kvtrace.quality.tied import LostAnswer, QualityTie, Signal
 
-_WIDTH: Final = 80
 _MOST_SHOWN: Final = 10
 _WORDS: Final = {"clipped": "clipped", "out_of_range": "out of range"}
 
@@ -42,10 +40,10 @@ def tie_text(found: QualityTie) -> str:
 
 
 def _lines(found: QualityTie) -> Iterator[str]:
-    yield from _wrapped(f"kvtrace quality tie · {plain(found.variant)} · {plain(found.candidate)}", "")
-    yield from _wrapped(f"{found.verdict.value.upper()}: {tie_headline(found)}", "")
+    yield from wrapped(f"kvtrace quality tie · {plain(found.variant)} · {plain(found.candidate)}", "")
+    yield from wrapped(f"{found.verdict.value.upper()}: {tie_headline(found)}", "")
     yield ""
-    yield from _wrapped(
+    yield from wrapped(
         f"{found.num_joined:,} of {count(found.num_answers, 'answer')} of {plain(found.baseline)} are in "
         f"{plain(PurePath(found.trace).name)}; {found.num_not_captured:,} of those to compare were not "
         f"captured, or too little; {found.num_lost_by_noise:,} lost ones were lost to noise too "
@@ -56,16 +54,16 @@ def _lines(found: QualityTie) -> Iterator[str]:
         yield ""
         yield f"SIGNALS   {found.num_signals:,} compared at once; p is corrected for all of them"
         for one in found.signals:
-            yield from _wrapped(_signal(one), "  ", "    ")
+            yield from wrapped(_signal(one), "  ", "    ")
     if found.lost:
         yield ""
         yield "LOST      most clipped first"
         for row in found.lost[:_MOST_SHOWN]:
-            yield from _wrapped(_lost(row), "  ", "    ")
+            yield from wrapped(_lost(row), "  ", "    ")
         if len(found.lost) > _MOST_SHOWN:
             yield f"  and {len(found.lost) - _MOST_SHOWN:,} more: --json has them"
     yield ""
-    yield from _wrapped(
+    yield from wrapped(
         f"{100 * found.confidence:g} % intervals by request. What goes with lost answers need not be why "
         "they were lost.",
         "",
@@ -74,7 +72,7 @@ def _lines(found: QualityTie) -> Iterator[str]:
 
 def _signal(one: Signal) -> str:
     return (
-        f"{_named(one)}: {_rate(one.lost_frac)} of lost, {_rate(one.kept_frac)} of kept; "
+        f"{_named(one)}: {rate_in_words(one.lost_frac)} of lost, {rate_in_words(one.kept_frac)} of kept; "
         f"a lost one has more in {percent(one.auc)} of pairs, p {one.p_value:.2g}"
     )
 
@@ -84,21 +82,10 @@ def _named(one: Signal) -> str:
     return f"{one.tensor.upper()} {_WORDS[one.measure]}{where}"
 
 
-def _rate(rate: Rate) -> str:
-    high = "" if rate.high is None else f" to {percent(rate.high)}"
-    return f"{percent(rate.value)} ({percent(rate.low)}{high})"
-
-
 def _lost(row: LostAnswer) -> str:
     task = f"{plain(row.task)}/" if row.task else ""
-    where = "" if row.worst_layer is None else f", worst layer {row.worst_layer} head {row.worst_kv_head}"
+    where = "" if row.worst_layer is None else f", most in layer {row.worst_layer} head {row.worst_kv_head}"
     return (
         f"{task}{plain(row.id)}: {percent(row.vectors_clipped_frac)} of {row.tensor.upper()}'s vectors "
         f"clipped, {row.rank:,} of {row.num_ranked:,}{where}"
-    )
-
-
-def _wrapped(text: str, first: str, later: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=later if later is not None else f"{first}  "
     )

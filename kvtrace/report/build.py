@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kvtrace.figures import positions
 from kvtrace.findings.diagnose import diagnose_case, losses_under, verdict_about
 from kvtrace.findings.run.case import Case
-from kvtrace.not_visible import NOT_VISIBLE
+from kvtrace.not_visible import BEYOND_ATTENTION, NOT_VISIBLE
 from kvtrace.plain_text import plain
 from kvtrace.query import connect_with_views, find_query, run_query
 from kvtrace.report.answer.make import make_answer
@@ -96,7 +96,7 @@ def build_report(
         top=top,
         **compared,
         **details.fields,
-        not_visible=NOT_VISIBLE,
+        not_visible=BEYOND_ATTENTION if harm else NOT_VISIBLE,
         verdict=verdict_about(case, diagnosis, told.subject),
         findings=diagnosis.findings,
         losses=losses_under(case, answer.candidate) if answer.candidate else (),

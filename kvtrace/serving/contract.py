@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import tomllib
 from dataclasses import dataclass
 from datetime import date  # noqa: TC003 -- pydantic reads the annotations
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kvtrace.errors import PolicyError
-from kvtrace.files.regular import read_regular
-from kvtrace.plain_text import plain
+from kvtrace.policy_file import PolicyKeys, read_policy
 
 if TYPE_CHECKING:
     from kvtrace.serving.record import Served
 
-_MAX_BYTES: Final = 1_000_000
 _MILLISECOND_US: Final = 1000
 _SECOND_US: Final = 1_000_000
 _Milliseconds = Annotated[float, Field(gt=0, le=1e9)]
@@ -165,20 +160,12 @@ def load_contract(path: Path | str) -> Contract:
 
     Raises PolicyError: no such file, no TOML, no table called serving, an unknown key, or an unusable limit.
     """
-    path = Path(path)
-    try:
-        content = read_regular(path, _MAX_BYTES)
-        found = _File.model_validate(tomllib.loads(content.decode()))
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read: {error.strerror}; expected a policy in TOML") from error
-    except ValidationError as error:
-        raise PolicyError(f"{path}: {_first_problem(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise PolicyError(f"{path}: not TOML: {plain(str(error), 200)}") from error
+    read = read_policy(Path(path), _File, _KEYS)
+    found = read.content
     return Contract(
         found.name,
         found.date.isoformat(),
-        hashlib.sha256(content).hexdigest(),
+        read.sha256,
         found.confidence,
         found.serving,
         found.cost,
@@ -186,24 +173,11 @@ def load_contract(path: Path | str) -> Contract:
     )
 
 
-def _first_problem(error: ValidationError) -> str:
-    problems = error.errors(include_url=False)
-    # A misspelt key is missing too: its own name says more.
-    first = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
-    where = plain(".".join(str(part) for part in first["loc"]), 80)
-    if first["type"] == "extra_forbidden":
-        tables: dict[str | int, type[BaseModel]] = {
-            "cost": CostTerms,
-            "capacity": CapacityTerms,
-            "classes": ClassLimits,
-            "serving": ServingLimits,
-        }
-        held = next((tables[part] for part in reversed(first["loc"][:-1]) if part in tables), ServingLimits)
-        return f"{where}: no such key; expected one of {', '.join(sorted(held.model_fields))}"
-    if first["type"] == "missing":
-        return f"{where}: missing; useful goodput cannot be told without it"
-    message = plain(first["msg"].removeprefix("Value error, "), 300)
-    return f"{where}: {message}" if where else message
+_KEYS: Final = PolicyKeys(
+    ServingLimits,
+    {"cost": CostTerms, "capacity": CapacityTerms, "classes": ClassLimits, "serving": ServingLimits},
+    missing="useful goodput cannot be told without it",
+)
 
 
 def _us(limit_ms: float | None) -> int | None:

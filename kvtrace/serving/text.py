@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kvtrace.figures import count, number, percent
-from kvtrace.plain_text import plain
+from kvtrace.plain_text import plain, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from kvtrace.serving.spread import Spread
 
 _Shown = TypeVar("_Shown")
-_WIDTH: Final = 80
 _NOT_MEASURED: Final = "not measured"
 _LATENCIES: Final = {
     "ttft": "TTFT",
@@ -46,8 +44,8 @@ def goodput_text(report: GoodputReport) -> str:
 
 def _lines(report: GoodputReport) -> Iterator[str]:
     names = " · ".join(plain(PurePath(table).name) for table in report.tables)
-    yield from _wrapped(f"kvtrace goodput · {names}", "")
-    yield from _wrapped(
+    yield from wrapped(f"kvtrace goodput · {names}", "")
+    yield from wrapped(
         f"policy {plain(report.policy_name)} of {report.policy_date}: accepted a second of "
         f"{report.interval_s:g} s, {report.drain_s:g} s to end in",
         "",
@@ -65,18 +63,18 @@ def _lines(report: GoodputReport) -> Iterator[str]:
         yield ""
         yield "OPERATING ENVELOPE   offered a second, accepted a second, low end of the share"
         for point in report.envelope:
-            yield from _wrapped(_point(point), "  ", "    ")
+            yield from wrapped(_point(point), "  ", "    ")
 
 
 def _run(run: RunGoodput, currency: str | None) -> Iterator[str]:
     rate = "" if run.rate is None else f", {run.rate:g} a second"
-    yield from _wrapped(
+    yield from wrapped(
         f"{plain(run.variant)} run {run.repetition}: {run.format}, {run.load} load{rate}", "", "  "
     )
     for problem in run.problems:
-        yield from _wrapped(f"no goodput: {plain(problem.text, 400)}", "  ", "    ")
+        yield from wrapped(f"no goodput: {plain(problem.text, 400)}", "  ", "    ")
     for note in run.notes:
-        yield from _wrapped(f"note: {plain(note.text, 400)}", "  ", "    ")
+        yield from wrapped(f"note: {plain(note.text, 400)}", "  ", "    ")
     if run.all.offered or run.latency_clock == "planned":
         for one in _shown(run.classes, run.all):
             yield from _class(one)
@@ -91,7 +89,7 @@ def _run(run: RunGoodput, currency: str | None) -> Iterator[str]:
         (run.num_prefix_warmup, "prefix warm-up"),
     ]
     if any(many for many, _ in left_out):
-        yield from _wrapped(
+        yield from wrapped(
             f"not counted: {', '.join(f'{many:,} {what}' for many, what in left_out if many)}", "  ", "    "
         )
     if run.cost_per_accepted is not None:
@@ -102,7 +100,7 @@ def _run(run: RunGoodput, currency: str | None) -> Iterator[str]:
             "by the requests' own costs"
         )
     if run.tool is not None:
-        yield from _wrapped(_tool(run.tool), "  ", "    ")
+        yield from wrapped(_tool(run.tool), "  ", "    ")
 
 
 def _shown(classes: Sequence[_Shown], together: _Shown) -> tuple[_Shown, ...]:
@@ -120,7 +118,7 @@ def _class(one: ClassGoodput) -> Iterator[str]:
         told = f"{number(one.goodput)}{most} a second"
     kinds = ("accepted", "late", "wrong", "unjudged", "rejected", "failed", "unfinished")
     counted = ", ".join(f"{getattr(one, kind):,} {kind}" for kind in kinds if getattr(one, kind))
-    yield from _wrapped(f"{plain(one.name)}: {told}; of {one.offered:,} offered {counted}", "  ", "    ")
+    yield from wrapped(f"{plain(one.name)}: {told}; of {one.offered:,} offered {counted}", "  ", "    ")
 
 
 def _latencies(one: ClassGoodput) -> Iterator[str]:
@@ -128,7 +126,7 @@ def _latencies(one: ClassGoodput) -> Iterator[str]:
         found: tuple[Percentile, ...] = getattr(one.latencies, kind)
         told = [_percentile(each) for each in found if each.value_ms is not None]
         if told:
-            yield from _wrapped(f"{plain(one.name)} {title}, ms: {', '.join(told)}", "    ", "      ")
+            yield from wrapped(f"{plain(one.name)} {title}, ms: {', '.join(told)}", "    ", "      ")
         elif found:
             yield f"    {plain(one.name)} {title}: too few requests for a percentile"
 
@@ -162,7 +160,7 @@ def _tool(tool: ToolNumber) -> str:
 
 def _variant(variant: VariantGoodput, gpus: int | None) -> Iterator[str]:
     rate = "" if variant.rate is None else f" at {variant.rate:g} a second"
-    yield from _wrapped(
+    yield from wrapped(
         f"{plain(variant.variant).upper()}{rate}: {variant.num_used:,} of {count(variant.num_runs, 'run')} "
         "can be used",
         "",
@@ -173,7 +171,7 @@ def _variant(variant: VariantGoodput, gpus: int | None) -> Iterator[str]:
             if gpus is None or one.goodput is None
             else f", {number(one.goodput.mean / gpus)} for each of {gpus:,} GPUs"
         )
-        yield from _wrapped(f"{plain(one.name)}: {_spread(one.goodput)}{per_gpu}", "  ", "    ")
+        yield from wrapped(f"{plain(one.name)}: {_spread(one.goodput)}{per_gpu}", "  ", "    ")
     yield from _engine(variant.engine, variant.restarts)
 
 
@@ -182,7 +180,7 @@ def _engine(engine: Sequence[EngineSpan], restarts: int | None) -> Iterator[str]
         yield f"  /metrics: {_NOT_MEASURED}"
         return
     if restarts:
-        yield from _wrapped(
+        yield from wrapped(
             f"the server was started anew {count(restarts, 'time')}; nothing is subtracted across a start",
             "  ",
             "    ",
@@ -202,25 +200,25 @@ def _engine(engine: Sequence[EngineSpan], restarts: int | None) -> Iterator[str]
             for name, value in one.peaks.items()
             if value
         ]
-        yield from _wrapped(
+        yield from wrapped(
             f"whole engine, {count(one.num_scrapes, 'scrape')}: {', '.join(said)}", "  ", "    "
         )
 
 
 def _pair(pair: VariantPair) -> Iterator[str]:
     rate = "" if pair.rate is None else f" at {pair.rate:g} a second"
-    yield from _wrapped(
+    yield from wrapped(
         f"{plain(pair.candidate)} less {plain(pair.baseline)}{rate}: {count(pair.num_pairs, 'pair')} of runs",
         "",
     )
     for gain in _shown(pair.classes, pair.all):
-        yield from _wrapped(f"{plain(gain.name)}: {_gain(gain)}", "  ", "    ")
+        yield from wrapped(f"{plain(gain.name)}: {_gain(gain)}", "  ", "    ")
     one = pair.output_tokens
     if one is None:
         yield f"  output lengths: {_NOT_MEASURED}: no request has the same id in both"
         return
     ends = "" if one.low is None else f" ({one.low:+.3g} to {one.high:+.3g})"
-    yield from _wrapped(
+    yield from wrapped(
         f"output lengths: {one.mean:+.3g} tokens{ends} over {count(one.num_requests, 'request')}",
         "  ",
         "    ",
@@ -256,10 +254,4 @@ def _point(point: EnvelopePoint) -> str:
     return (
         f"{plain(point.variant)}{limit}: {rate}, {number(point.goodput)}, {percent(point.accepted_frac_low)}"
         f"{reaches[point.reaches]} ({count(point.num_runs, 'run')})"
-    )
-
-
-def _wrapped(text: str, first: str, later: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=later if later is not None else f"{first}  "
     )

@@ -17,6 +17,7 @@ from kvtrace.candidates.bind import bind_candidates
 from kvtrace.evaluation.replay import replay
 from kvtrace.evaluation.request import standard_request
 from kvtrace.query import connect_with_views, find_query, run_query
+from kvtrace.report.build import build_report
 from kvtrace.runs.open import open_run
 from kvtrace.trace.reader import open_trace
 
@@ -42,6 +43,17 @@ def checkpoint(folder: Path) -> Path:
     )
     (folder / "config.json").write_text('{"num_hidden_layers": 2}')
     return folder
+
+
+def test_a_report_with_harm_no_longer_lists_attention_as_unseen_and_two_requests_choose_no_format(
+    trace: Path, tmp_path: Path
+) -> None:
+    run = replay(standard_request([open_trace(trace)]), tmp_path / "run")
+    report = build_report(open_run(run))
+    assert report.harm is not None
+    assert not any("attention that ranks" in one for one in report.not_visible)
+    (which,) = (one for one in report.answer.questions if one.id == "format")
+    assert (which.answer, which.because) == ("– not measured", "too few requests")
 
 
 def test_a_trace_with_queries_gets_harm_and_fresh_scales_unasked(trace: Path, tmp_path: Path) -> None:

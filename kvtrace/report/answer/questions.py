@@ -69,9 +69,11 @@ def _format(told: Told) -> Question:
     """Return what does least harm among the candidates that take no more bytes than FP8 does."""
     answer, because = "– not measured", "harm needs queries, which the trace does not hold"
     if told.harm is not None:
-        answer, because = "– not measured", "no format was replayed beside others"
+        because = "no format was replayed beside others"
         best = told.harm.smallest_harm
-        if best is not None and best.harm is not None:
+        if told.state == "too few":
+            because = "too few requests"
+        elif best is not None and best.harm is not None:
             answer = plain(best.candidate, _NAME)
             because = f"harm {harm_figure(told.harm, best.harm)}, the least of what is no larger than FP8"
     return Question(id="format", question="Which cache format?", answer=answer, because=because)

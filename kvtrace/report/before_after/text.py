@@ -109,4 +109,4 @@ def _not_measured(told: BeforeAfter) -> Iterator[str]:
     width = max(len(one.what) for one in told.answer.not_measured)
     for one in told.answer.not_measured:
         yield from paragraph(one.why, " " * (width + 4), f"  {padded(one.what, width)}  ")
-    yield from paragraph(f"No replay of K and V shows {', '.join(told.after.not_visible)}.")
+    yield from paragraph(f"No replay shows {', '.join(told.after.not_visible)}.")

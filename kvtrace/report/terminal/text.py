@@ -126,7 +126,7 @@ def _not_measured(report: Report) -> Iterator[str]:
         if one.command:
             yield from paragraph(f"{one.what}:")
             yield from command_lines(one.command, "    ")
-    yield from paragraph(f"No replay of K and V shows {', '.join(report.not_visible)}.")
+    yield from paragraph(f"No replay shows {', '.join(report.not_visible)}.")
 
 
 def _title(report: Report) -> Iterator[str]:
