@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fuzz.bases import POLICY, write_trace
+from fuzz.bases import CONFIG, POLICY, write_trace
+from support.decide_files import Case
+from support.outcome_files import own_line, write_lines
 from support.run_cli import kvtrace
 
 from faults.damage import copy_trace
@@ -36,6 +38,15 @@ esac
 _PROMPTS: Final = "".join(
     json.dumps({"prompt": f"Count to {n}", "workload": "chat", "id": f"{n}"}) + "\n" for n in range(8)
 )
+_RECORD: Final = {"asset": "AX-104", "revision": "B", "nominal_torque": 12.5, "unit": "N.m"}
+_LOOKS_POLICY: Final = """
+name = "service"
+date = 2026-01-01
+[quality]
+margin = 0.1
+floor = 0.5
+looks = 5
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,11 @@ class Written:
 
 
 class Inputs:
-    """A small trace without a profile, its run, a policy, prompts, and what stands in for vLLM's Python."""
+    """A small trace without a profile, its run, a policy, prompts, and what stands in for vLLM's Python.
+
+    decision: a folder of all that a decision rests on, its command line `decide`; judged: answers and the
+    cases that they answer.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.trace = write_small_trace(folder / "small.kvtrace")
@@ -68,6 +83,22 @@ class Inputs:
         self.python = folder / "python"
         self.python.write_text(_STAND_IN.format(python=sys.executable, version=__version__))
         self.python.chmod(0o700)
+        self.config = folder / "config.json"
+        self.config.write_text(json.dumps(CONFIG))
+        self.decision = folder / "decision"
+        self.decision.mkdir()
+        self.decide = Case(self.decision).files()
+        self.served = self.decision / "all.serving"
+        self.outcomes = write_lines(
+            folder / "outcomes.jsonl",
+            [own_line(f"{n}", variant=variant) for n in range(30) for variant in ("bf16-a", "bf16-b", "fp8")],
+        )
+        self.answered = folder / "answered"
+        assert kvtrace("outcomes", self.outcomes, "-o", self.answered).returncode == 0
+        self.looks_policy = folder / "looks.toml"
+        self.looks_policy.write_text(_LOOKS_POLICY)
+        self.cases = write_lines(folder / "cases.jsonl", [{"id": "a", "expected": _RECORD}])
+        self.answers = write_lines(folder / "answers.jsonl", [{"id": "a", "answer": json.dumps(_RECORD)}])
 
     def old(self, written: Written, output: Path) -> None:
         """Put something there that a command may be told to replace."""
@@ -94,9 +125,9 @@ def problem(written: Written, output: Path) -> str:
             _READERS[written.kind](output)
             return ""
         content = output.read_bytes()
-    except (InputError, OSError) as error:
+        is_whole = content == OLD.encode() or _ENDS[written.kind](content)
+    except (InputError, OSError, ValueError) as error:
         return f"is not whole: {error}"
-    is_whole = content == OLD.encode() or _ENDS[written.kind](content)
     return "" if is_whole else f"ends with {content[-80:]!r}"
 
 
@@ -108,6 +139,9 @@ _READERS: Final[dict[str, Callable[[Path], object]]] = {
 _ENDS: Final[dict[str, Callable[[bytes], bool]]] = {
     "text": lambda content: content.endswith(b"\n") and len(content) > len(OLD),
     "json": lambda content: isinstance(json.loads(content), dict),
+    "lines": lambda content: (
+        bool(content) and all(isinstance(json.loads(x), dict) for x in content.splitlines())
+    ),
     "html": lambda content: content.rstrip().endswith(b"</html>"),
     "parquet": lambda content: content[:4] == content[-4:] == b"PAR1",
 }
@@ -123,6 +157,8 @@ def _forced(*arguments: object) -> Callable[[Inputs, Path], tuple[object, ...]]:
     return filled
 
 
+_MARGIN: Final = ("--margin", "0.1", "--floor", "0.5")
+_LONGEST: Final = ("--max-model-len", "512")
 WRITERS: Final = {
     "replay": Written("run", _forced("replay", "{trace}", "--scales", SCALES)),
     "replay --intervals": Written("run", _forced("replay", "{counted}", "--intervals")),
@@ -139,6 +175,49 @@ WRITERS: Final = {
     "inspect --repair": Written(
         "trace", lambda i, o: ("inspect", i.counted, "--repair", "-o", o), replaces=False
     ),
+    "capacity": Written("text", _forced("capacity", "{config}", *_LONGEST)),
+    "capacity --sheet": Written(
+        "text",
+        lambda i, o: (
+            "capacity",
+            i.config,
+            *_LONGEST,
+            "--budget",
+            "1GiB",
+            "--limit",
+            8,
+            "--sheet",
+            o,
+            "--force",
+        ),
+    ),
+    "capacity --write-recipe": Written(
+        "json",
+        lambda i, o: (
+            "capacity",
+            i.config,
+            *_LONGEST,
+            "--cache-dtype",
+            "fp8/0:auto",
+            "--write-recipe",
+            o,
+            "--force",
+        ),
+    ),
+    "outcomes": Written("lines", _forced("outcomes", "{outcomes}")),
+    "quality compare": Written("json", _forced("quality", "compare", "{answered}", *_MARGIN, "--json")),
+    "quality compare --looks": Written(
+        "json",
+        lambda i, o: ("quality", "compare", i.answered, "--policy", i.looks_policy, "--looks", o),
+        replaces=False,
+    ),
+    "fixture judge": Written("lines", _forced("fixture", "judge", "{cases}", "{answers}", "--variant", "a")),
+    "serving": Written("lines", _forced("serving", "fp8={decision}/fp8-0.jsonl")),
+    "goodput": Written(
+        "json", _forced("goodput", "{served}", "--policy", "{decision}/policy.toml", "--json")
+    ),
+    "export-arrivals": Written("lines", _forced("export-arrivals", "{served}", "--variant", "fp8")),
+    "decide": Written("json", lambda i, o: (*i.decide, "--json", "-o", o, "--force")),
     "capture run": Written(
         "trace",
         _forced("capture", "run", "--model", "m", "--prompts", "{prompts}", "--vllm-python", "{python}"),

@@ -134,6 +134,9 @@ def _given_files(inputs: Inputs, folder: Path) -> Iterator[SpecialCase]:
 
 def _given(inputs: Inputs, folder: Path) -> dict[str, Callable[[Path], tuple[object, ...]]]:
     replay = ("replay", inputs.counted, "-o", folder / "out", "--force")
+    compared, sound = ("quality", "compare", inputs.answered), f"fp8={inputs.decision / 'fp8-0.jsonl'}"
+    judged = ("fixture", "judge", "--variant", "a", "-o", folder / "judged", "--force")
+    served = ("serving", "-o", folder / "all.serving", "--force")
     capture = ("capture", "run", "--model", "m", "-o", folder / "captured", "--vllm-python", inputs.python)
     return {
         "given-policy.toml": lambda place: ("check", inputs.run, "--policy", place),
@@ -141,5 +144,33 @@ def _given(inputs: Inputs, folder: Path) -> dict[str, Callable[[Path], tuple[obj
         "given-scales.json": lambda place: (*replay, "--scales", place),
         "given-config.json": lambda place: ("capture", "plan", "--model", place),
         "given-prompts.jsonl": lambda place: (*capture, "--prompts", place),
+        "given-model.json": lambda place: ("capacity", place, "--max-model-len", 512),
+        "given-engine.log": lambda place: ("capacity", "--from-log", place),
+        "given-metrics.prom": lambda place: ("capacity", "--from-metrics", place),
+        "given-outcomes.jsonl": lambda place: ("outcomes", place, "-o", folder / "table", "--force"),
+        "given-prompt.key": lambda place: (
+            "outcomes",
+            inputs.outcomes,
+            "--key",
+            place,
+            "-o",
+            folder / "table",
+            "--force",
+        ),
+        "given-answered": lambda place: ("quality", "compare", place, "--margin", 0.1, "--floor", 0.5),
+        "given-quality-policy.toml": lambda place: (*compared, "--policy", place),
+        "given-looks.json": lambda place: (*compared, "--policy", inputs.looks_policy, "--looks", place),
+        "given-cases.jsonl": lambda place: (*judged, place, inputs.answers),
+        "given-answers.jsonl": lambda place: (*judged, inputs.cases, place),
+        "given-served.jsonl": lambda place: (*served, f"fp8={place}"),
+        "given-scrape.prom": lambda place: (*served, sound, "--metrics", f"fp8={place}"),
+        "given-served-manifest.json": lambda place: (*served, sound, "--manifest", f"fp8={place}"),
+        "given-table.serving": lambda place: ("goodput", place, "--policy", inputs.decision / "policy.toml"),
+        "given-contract.toml": lambda place: ("goodput", inputs.served, "--policy", place),
+        "given-arrivals.serving": lambda place: ("export-arrivals", place),
+        **{
+            f"given-{name}.json": lambda place, option=f"--{name}": (*inputs.decide, option, place)
+            for name in ("quality", "capacity", "check")
+        },
         "seal.key": lambda _: replay,
     }
