@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.errors import ArtifactError
+from kvtrace.plain_text import plain
 from kvtrace.scales.formats.compressed_tensors import declared_scheme
-from kvtrace.scales.formats.modelopt import algorithm_of, listed_layers
+from kvtrace.scales.formats.modelopt import algorithm_of, listed_entries
 from kvtrace.scales.number_format import named_format
 from kvtrace.scales.source import open_configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from kvtrace.scales.formats.modelopt import ListedLayer
     from kvtrace.scales.number_format import NumberFormat
 
 SCHEMA_VERSION: Final = 1
@@ -42,12 +44,11 @@ class WrittenRecipe:
 def read_recipe(path: Path) -> WrittenRecipe:
     """Return the recipe of a checkpoint's directory, of its hf_quant_config.json or of its config.json.
 
-    Raises ArtifactError: it cannot be read, or says nothing of a KV cache.
+    Raises ArtifactError: it cannot be read, says nothing of a KV cache, or lists what is no layer's format.
     """
     source = open_configuration(path)
-    listed = listed_layers(source)
-    if listed:
-        return WrittenRecipe(of_layer=listed)
+    if entries := listed_entries(source):
+        return WrittenRecipe(of_layer=_of_layer(entries, path))
     algorithm = algorithm_of(source)
     found = named_format(algorithm) if algorithm else declared_scheme(source).number_format
     if found is None or found == "mixed":
@@ -56,6 +57,19 @@ def read_recipe(path: Path) -> WrittenRecipe:
             "kv_cache_quantized_layers"
         )
     return WrittenRecipe(everywhere=found)
+
+
+def _of_layer(entries: Iterable[ListedLayer], path: Path) -> dict[int, NumberFormat]:
+    found: dict[int, NumberFormat] = {}
+    for one in entries:
+        where = f"{path}: kv_cache_quantized_layers: {plain(one.name, 100)}"
+        if one.layer is None:
+            raise ArtifactError(f"{where}: names no layer; expected one such as model.layers.3.self_attn")
+        if one.number_format is None:
+            raise ArtifactError(f"{where}: has no quant_algo; expected {', '.join(ALGORITHMS.values())}")
+        if found.setdefault(one.layer, one.number_format) != one.number_format:
+            raise ArtifactError(f"{where}: layer {one.layer} is listed with two formats; expected one")
+    return found
 
 
 def recipe_document(of_layer: Mapping[int, NumberFormat]) -> dict[str, Any]:

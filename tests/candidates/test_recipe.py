@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LISTED = {0: "FP8", 1: "NVFP4", 3: "FP8_K_NVFP4_V"}
 """Of four layers; 2 stays in the model's dtype."""
 AS_TEXT = "auto/0:fp8/1:nvfp4/3:k=fp8,v=nvfp4"
+FIRST = "model.layers.0.self_attn"
 MODEL = {
     "model_type": "llama",
     "num_hidden_layers": 4,
@@ -42,6 +43,10 @@ def declared(listed: dict[int, str] = LISTED, **more: Any) -> dict[str, Any]:
         "kv_cache_quantized_layers": layers,
         "kv_cache_schema_version": 1,
     } | more
+
+
+def named(entries: dict[str, Any]) -> dict[str, Any]:
+    return declared(kv_cache_quantized_layers=entries)
 
 
 def made(path: Path, **more: Any) -> Path:
@@ -82,6 +87,13 @@ def test_one_format_for_all_layers_is_that_format(tmp_path: Path) -> None:
     file = tmp_path / "hf_quant_config.json"
     file.write_text(json.dumps({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"}}))
     assert cache_of(str(file)) is parse_format("nvfp4")
+
+
+def test_the_layers_of_a_draft_head_are_not_the_models(tmp_path: Path) -> None:
+    file = tmp_path / "hf_quant_config.json"
+    entries = {FIRST: {"quant_algo": "FP8"}, "mtp.layers.0.self_attn": {"quant_algo": "NVFP4"}}
+    file.write_text(json.dumps({"quantization": named(entries)}))
+    assert cache_of(str(file)) == parse_format("auto/0:fp8")
 
 
 def test_a_name_of_a_format_is_never_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +142,12 @@ def test_what_the_map_has_no_name_for_is_not_written(text: str, message: str) ->
         ({"quantization": {"quant_algo": "FP8"}}, "gives the KV cache no format"),
         ({"quantization": declared({0: "INT8"})}, "its KV cache is int8, for which vLLM has no cache"),
         ({"quantization": declared({0: "Q6"})}, "its KV cache is unknown"),
+        ({"quantization": named({"lm_head": {"quant_algo": "FP8"}})}, "lm_head: names no layer"),
+        ({"quantization": named({FIRST: {}})}, f"{FIRST}: has no quant_algo"),
+        (
+            {"quantization": named({FIRST: {"quant_algo": "FP8"}, "layers.0": {"quant_algo": "NVFP4"}})},
+            "layer 0 is listed with two formats",
+        ),
         ([], "is not a JSON object"),
     ],
 )

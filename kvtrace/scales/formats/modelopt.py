@@ -6,12 +6,13 @@ With NVFP4 the stored number is still amax / 448: block scales exist only at run
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.plain_text import plain
 from kvtrace.scales.formats.compressed_tensors import declared_scheme
 from kvtrace.scales.formats.contract import Format, Reading, read_tensors, text_of
+from kvtrace.scales.modules import module_of
 from kvtrace.scales.names import layer_of, vllm_tensor
 from kvtrace.scales.number_format import named_format
 
@@ -110,20 +111,45 @@ def algorithm_of(source: ArtifactSource) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class ListedLayer:
+    """An entry of `kv_cache_quantized_layers` (Model-Optimizer#2272), as it is written."""
+
+    name: str
+    layer: int | None
+    """None: its name has no layer number, or several."""
+    number_format: NumberFormat | None
+    """None: it has no algorithm."""
+
+
 def listed_layers(source: ArtifactSource) -> dict[int, NumberFormat]:
-    """Return the format of each layer in `kv_cache_quantized_layers` (Model-Optimizer#2272)."""
+    """Return the format of each layer of the language model in `kv_cache_quantized_layers`."""
+    return {
+        one.layer: one.number_format
+        for one in listed_entries(source)
+        if one.layer is not None and one.number_format is not None
+    }
+
+
+def listed_entries(source: ArtifactSource) -> list[ListedLayer]:
+    """Return all entries but those of draft heads, towers and encoders, which count their own layers."""
     hf_inner = (source.hf_quant_config or {}).get("quantization")
     for settings in (_inner(source), hf_inner if isinstance(hf_inner, dict) else {}):
         listed = settings.get("kv_cache_quantized_layers")
         if isinstance(listed, dict):
-            return {
-                layer: named_format(config["quant_algo"])
-                for name, config in listed.items()
-                if (layer := layer_of(name)) is not None
-                and isinstance(config, dict)
-                and isinstance(config.get("quant_algo"), str)
-            }
-    return {}
+            entries = [_listed(name, config) for name, config in listed.items()]
+            cache = source.model.cache
+            return [
+                one
+                for one in entries
+                if one.layer is None or module_of(one.name, one.layer, cache) in ("language", "unknown")
+            ]
+    return []
+
+
+def _listed(name: str, config: object) -> ListedLayer:
+    algorithm = config.get("quant_algo") if isinstance(config, dict) else None
+    return ListedLayer(name, layer_of(name), named_format(algorithm) if isinstance(algorithm, str) else None)
 
 
 def _is_megatron(name: str) -> bool:
