@@ -35,6 +35,7 @@ from kvtrace.numerics.limits import max_in_range_code, max_unclipped_code
 from kvtrace.numerics.rounding_floor import rounding_floor_db
 from kvtrace.runs import schema
 from kvtrace.runs.attention_tables import ATTENTION, ATTENTION_LAYERS
+from kvtrace.runs.traffic_tables import LAYERS, REQUESTS, ROWS, SAMPLING
 from kvtrace.trace.completeness import rows_lost
 from kvtrace.trace.strata import PHASES
 
@@ -143,7 +144,7 @@ def _calibrated_length(artifact: ScaleArtifact) -> int | None:
 def _write_layers(run: RunWriter, source: str, trace: Trace) -> None:
     layers = [trace.layers[index] for index in sorted(trace.layers)]
     run.write(
-        schema.LAYERS,
+        LAYERS,
         {
             "source": [source] * len(layers),
             "layer": [layer.index for layer in layers],
@@ -157,7 +158,7 @@ def _write_layers(run: RunWriter, source: str, trace: Trace) -> None:
 def _write_trace(run: RunWriter, source: str, trace: Trace) -> None:
     rules = [trace.sampling[number] for number in sorted(trace.sampling)]
     run.write(
-        schema.SAMPLING,
+        SAMPLING,
         {
             "source": [source] * len(rules),
             **_attributes(rules, "sampling_id", "position_stride", "request_fraction"),
@@ -170,7 +171,7 @@ def _write_trace(run: RunWriter, source: str, trace: Trace) -> None:
     copied = ("request", "workload", "client_id", "prompt_hash", "sampled", "sampling_id", "prompt_tokens",
               "output_tokens", "computed_tokens", "status")  # fmt: skip
     run.write(
-        schema.REQUESTS,
+        REQUESTS,
         {
             "source": [source] * len(requests),
             **_attributes(requests, *copied),
@@ -180,7 +181,7 @@ def _write_trace(run: RunWriter, source: str, trace: Trace) -> None:
         },
     )
     run.write(
-        schema.ROWS,
+        ROWS,
         {
             "source": repeated(source, len(tokens)),
             "row": np.arange(len(tokens)),

@@ -13,3 +13,6 @@ KV_HEAD: Final = Column("kv_head", "int32", "global KV-head index, before tensor
 WORKLOAD: Final = Column("workload", "string", "the requests' label")
 PHASE: Final = Column("phase", "string", "prefill or decode")
 OCTAVE: Final = Column("position_octave", "int32", "floor(log2(position)); position 0 counts with 1")
+SAMPLING_ID: Final = Column(
+    "sampling_id", "int32", "the sampling rules in force (requests' stride and fraction)"
+)

@@ -31,16 +31,13 @@ from kvtrace.runs.schema import (
     CELLS,
     FINDINGS,
     GROUPS,
-    LAYERS,
     MAGNITUDES,
-    REQUESTS,
-    ROWS,
     RUN_FILE,
-    SAMPLING,
     SCALES,
     SWEEP,
     VECTORS,
 )
+from kvtrace.runs.traffic_tables import LAYERS, REQUESTS, ROWS, SAMPLING
 from kvtrace.trace.format import seal
 
 if TYPE_CHECKING:

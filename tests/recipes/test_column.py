@@ -13,7 +13,7 @@ from support.recipe import TreeCopy
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCHEMA = "kvtrace/runs/schema.py"
+SCHEMA = "kvtrace/runs/traffic_tables.py"
 TABLES = "kvtrace/evaluation/tables.py"
 
 
