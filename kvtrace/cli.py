@@ -9,64 +9,47 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from typing import Annotated
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
 
-from kvtrace.commands.calibrate import calibrate
-from kvtrace.commands.candidate_options import CommandThatReplays
-from kvtrace.commands.capacity import capacity
-from kvtrace.commands.capture import capture
-from kvtrace.commands.check import check
-from kvtrace.commands.compare import compare
-from kvtrace.commands.decide import decide
-from kvtrace.commands.export_arrivals import export_arrivals
-from kvtrace.commands.fixture import fixture
-from kvtrace.commands.goodput import goodput
-from kvtrace.commands.inspect import inspect
-from kvtrace.commands.ls import ls
-from kvtrace.commands.mend import mend
-from kvtrace.commands.outcomes import outcomes
-from kvtrace.commands.quality import quality
-from kvtrace.commands.query import query
-from kvtrace.commands.replay import replay
-from kvtrace.commands.report import report
-from kvtrace.commands.scales import scales
-from kvtrace.commands.serving import serving
 from kvtrace.errors import InputError, KVTraceError
 from kvtrace.plain_text import plain_line
 from kvtrace.signals import end_on_signals, exit_code_of_signal
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
 EXIT_UNUSABLE = 2
 EXIT_FAULT = 70
 """EX_SOFTWARE of sysexits.h: never that of a breach, which Python's own 1 would be."""
-
-app = typer.Typer(
-    name="kvtrace",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+COMMANDS: Final = (
+    "report",
+    "inspect",
+    "ls",
+    "scales",
+    "calibrate",
+    "mend",
+    "replay",
+    "query",
+    "compare",
+    "check",
+    "capacity",
+    "outcomes",
+    "serving",
+    "goodput",
+    "decide",
+    "export-arrivals",
+    "quality",
+    "fixture",
+    "capture",
 )
-app.command(cls=CommandThatReplays)(report)
-app.command()(inspect)
-app.command()(ls)
-app.command(cls=CommandThatReplays)(scales)
-app.command()(calibrate)
-app.command()(mend)
-app.command(cls=CommandThatReplays)(replay)
-app.command()(query)
-app.command(cls=CommandThatReplays)(compare)
-app.command()(check)
-app.command()(capacity)
-app.command()(outcomes)
-app.command()(serving)
-app.command()(goodput)
-app.command()(decide)
-app.command("export-arrivals")(export_arrivals)
-app.add_typer(quality, name="quality")
-app.add_typer(fixture, name="fixture")
-app.add_typer(capture, name="capture")
+"""In the order of the help. `export-arrivals` is `export_arrivals` in `commands/export_arrivals.py`."""
+_REPLAYING: Final = ("report", "scales", "replay", "compare")
 
 
 def _print_version(value: bool) -> None:
@@ -77,7 +60,6 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def kvtrace(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -89,6 +71,43 @@ def kvtrace(
     Everything works offline on a saved trace: which layer, which KV head, K or V, at which positions and in
     which workload values leave the range of the scales, and what other scales would do.
     """
+
+
+def command_line(words: Sequence[str] = ()) -> Callable[[], None]:
+    """Return the command that the words name, ready to read `sys.argv`; all of them where none is named.
+
+    Only that one is imported, and only its options are looked at.
+    """
+    named = next((word for word in words if not word.startswith("-")), None)
+    return _built(named if named in COMMANDS else None)
+
+
+@cache
+def _built(name: str | None) -> Callable[[], None]:
+    app = typer.Typer(
+        name="kvtrace",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(kvtrace)
+    for one in COMMANDS if name is None else (name,):
+        in_python = one.replace("-", "_")
+        found = getattr(import_module(f"kvtrace.commands.{in_python}"), in_python)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=one)
+        else:
+            app.command(one, cls=_class_of(one))(found)
+    return get_command(app)
+
+
+def _class_of(command: str) -> type[TyperCommand]:
+    if command not in _REPLAYING:
+        return TyperCommand
+    from kvtrace.commands.candidate_options import CommandThatReplays
+
+    return CommandThatReplays
 
 
 def _refuse_unreadable(arguments: list[str]) -> None:
@@ -110,7 +129,7 @@ def main() -> None:
     end_on_signals()
     try:
         _refuse_unreadable(sys.argv[1:])
-        app()
+        command_line(sys.argv[1:])()
     except KVTraceError as error:
         if debug:
             raise

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from support.fabricate import fabricate_trace, request
 from support.replayed_trace import rows_of
-from typer.testing import CliRunner
+from support.run_cli import kvtrace
 
 from kvtrace.calibration.save import save_scales
 from kvtrace.candidates import OnlineScales, standard_candidates
 from kvtrace.candidates.captured import captured_setup
-from kvtrace.cli import app
 from kvtrace.errors import InputError
 from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.report.build import build_report
@@ -194,14 +193,14 @@ def test_another_quantized_cache_is_named_and_never_replayed_as_static_fp8(
     save_scales(tmp_path / "same", SCALES)
     artifact = str(tmp_path / "same")
 
-    inspected = CliRunner().invoke(app, ["inspect", str(path)]).stdout
+    inspected = kvtrace("inspect", str(path)).stdout
     assert f"KV cache  {cache}: quantized, but not static FP8" in inspected
     assert "every effective" not in inspected
     assert max(map(len, inspected.splitlines()[1:])) <= 80  # the first is its path
 
     run = tmp_path / "run"
-    done = CliRunner().invoke(app, ["replay", str(path), "--scales", artifact, "-o", str(run)])
-    assert done.exit_code == 0, done.output
+    done = kvtrace("replay", str(path), "--scales", artifact, "-o", str(run))
+    assert done.returncode == 0, done.stderr
     found = {row["candidate"]: row["hypothetical"] for row in rows_of(run, "candidates")}
     assert found == {"bf16": True, "unit": True, "same": True}
 
@@ -214,10 +213,10 @@ def test_another_quantized_cache_is_named_and_never_replayed_as_static_fp8(
         assert "no fp8" not in said.lower()
         assert "Is what ran" not in said
 
-    scales = CliRunner().invoke(app, ["scales", artifact, "--trace", str(path)]).stdout
+    scales = kvtrace("scales", artifact, "--trace", str(path)).stdout
     assert f"its cache was {cache}, which is not static FP8" in scales
     assert "no FP8 was in effect" not in scales
-    rows = json.loads(CliRunner().invoke(app, ["scales", artifact, "--trace", str(path), "--json"]).stdout)
+    rows = json.loads(kvtrace("scales", artifact, "--trace", str(path), "--json").stdout)
     assert {row["effective_scale"] for row in rows["scales"]} == {None}
     assert trace.cache_kind == "other"
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from faults.scratch import scratch
 
 from fuzz.bases import Bases
-from fuzz.judge import built_once, judge
+from fuzz.judge import judge
 from fuzz.kinds import BEFORE_CHECKSUMS, KINDS, REACH_NATIVE_CODE
 from fuzz.processes import ANEW, Processes
 
@@ -44,8 +44,7 @@ def main() -> int:
     with scratch() as folder:
         bases = Bases(folder)
         kinds = [kind for kind in KINDS if options.only in kind]
-        with built_once():
-            wrong = _run(bases, folder, f"{seed}", options.cases, kinds)
+        wrong = _run(bases, folder, f"{seed}", options.cases, kinds)
         kinds = [kind for kind in kinds if kind in REACH_NATIVE_CODE]
         if options.fresh and kinds:
             with Processes(folder) as processes:

@@ -7,14 +7,11 @@ import signal
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from unittest.mock import patch
 
-import typer
 from faults.fuzz import time_limit
 from support.run_cli import Result, kvtrace
 
 from fuzz.true_counts import check_counts
-from kvtrace import cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,13 +85,6 @@ def _cpu_limit(seconds: int) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-
-
-@contextmanager
-def built_once() -> Iterator[None]:
-    """Let commands in this process share one parser of the command line: to build it takes half of a case."""
-    with patch.object(cli, "app", typer.main.get_command(cli.app)):
-        yield
 
 
 def _check_streams(arguments: tuple[object, ...], result: Result, shown: str) -> None:

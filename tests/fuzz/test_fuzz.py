@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fuzz.__main__ import one_case
 from fuzz.bases import Bases
-from fuzz.judge import built_once
 from fuzz.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ FOUND = (
 
 @pytest.fixture(scope="module")
 def bases() -> Iterator[Bases]:
-    with scratch() as folder, built_once():
+    with scratch() as folder:
         yield Bases(folder)
 
 

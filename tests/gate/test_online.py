@@ -12,10 +12,9 @@ from support.fabricate import bits, fabricate_trace, request
 from support.fp8_oracle import values_of_bits
 from support.gate_checks import invoke
 from support.online_oracle import FP8, INT8, restored_by_rule
-from typer.testing import CliRunner
+from support.run_cli import kvtrace
 
 from kvtrace.candidates import Bf16, OnlineScales
-from kvtrace.cli import app
 from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.report.json import report_json
 from kvtrace.report.sections import Report
@@ -98,11 +97,11 @@ def test_the_worst_heads_sqnr_decides_in_check_and_in_compare(
 
 
 def test_a_rounding_floor_is_told_of_fp8_and_not_of_int8(run: tuple[Path, dict[str, float]]) -> None:
-    text = " ".join(CliRunner().invoke(app, ["report", str(run[0])]).stdout.split())
+    text = " ".join(kvtrace("report", str(run[0])).stdout.split())
     assert "in fp8_per_token_head as vllm writes it" in text
     assert "dB in int8_per_token_head" not in text
     asked = ["query", str(run[0]), "clip_flush_floor", "--param", f"candidate={INT8}", "--format", "json"]
-    rows = json.loads(CliRunner().invoke(app, asked).stdout)
+    rows = json.loads(kvtrace(*asked).stdout)
     assert {(row["floor_db"], row["underflow_loss_db"], row["limited_by"]) for row in rows} == {
         (None, None, None)
     }
@@ -110,7 +109,7 @@ def test_a_rounding_floor_is_told_of_fp8_and_not_of_int8(run: tuple[Path, dict[s
 
 
 def test_the_json_report_of_an_online_policy_keeps_to_its_schema(run: tuple[Path, dict[str, float]]) -> None:
-    printed = CliRunner().invoke(app, ["report", str(run[0]), "--format", "json"]).stdout
+    printed = kvtrace("report", str(run[0]), "--format", "json").stdout
     kinds = {found["candidate"]: found["kind"] for found in json.loads(printed)["candidates"]}
     assert kinds == {"bf16": "bf16", INT8: "online", FP8: "online"}
     allowed = json.loads((DOCS / "report.schema.json").read_text())["$defs"]["CandidateSummary"]["properties"]

@@ -244,8 +244,8 @@ def test_a_report_of_a_run_needs_no_torch_polars_or_pyarrow(tmp_path: Path) -> N
     run = fabricate_run(tmp_path / "small.run", read_tables(SMALL))
     script = (
         "import sys\n"
-        "from kvtrace.cli import app\n"
-        f"app(['report', {str(run)!r}], standalone_mode=False)\n"
+        "from kvtrace.cli import command_line\n"
+        f"command_line(['report'])(['report', {str(run)!r}], standalone_mode=False)\n"
         "assert not {'torch', 'polars', 'pyarrow'} & set(sys.modules), sorted(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

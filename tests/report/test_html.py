@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from support.fabricate_run import fabricate_run, read_tables
 from support.hostile_run import IMAGE, SCRIPT, hostile_run
-from typer.testing import CliRunner
+from support.run_cli import kvtrace
 
-from kvtrace.cli import app
 from kvtrace.report.build import build_report
 from kvtrace.report.html.page import calibrated_rule, short_positions
 from kvtrace.report.html.render import report_html
@@ -190,8 +189,8 @@ def test_the_command_writes_the_page_and_the_plots(tmp_path: Path) -> None:
     run = open_run(hostile_run(tmp_path))
     page, plots = tmp_path / "report.html", tmp_path / "plots"
     words = ["report", str(run.path), "--format", "html", "-o", str(page), "--plots", str(plots)]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
+    result = kvtrace(*words)
+    assert result.returncode == 0, result.stderr
     assert page.read_text().startswith("<!DOCTYPE html>")
     names = {"heat-map", "by-position", "absmax-bands", "before-after"}
     assert {file.name for file in plots.iterdir()} == {
@@ -208,16 +207,16 @@ def test_the_page_comes_beside_any_other_format_and_is_the_same(run: Run, tmp_pa
         ["--format", "html", "-o", str(alone)],
         ["--page", str(beside), "-o", str(text)],
     ):
-        result = CliRunner().invoke(app, ["report", str(run.path), *words])
-        assert result.exit_code == 0, result.output
+        result = kvtrace("report", str(run.path), *words)
+        assert result.returncode == 0, result.stderr
     assert beside.read_text() == alone.read_text()
     assert text.read_text() == report_text(build_report(run))
 
 
 def test_two_options_for_one_page_are_refused(run: Run, tmp_path: Path) -> None:
     words = ["report", str(run.path), "--format", "html", "--page", str(tmp_path / "page.html")]
-    result = CliRunner().invoke(app, words)
-    assert str(result.exception) == "--page and --format html both give the page; leave one out"
+    result = kvtrace(*words)
+    assert result.stderr == "kvtrace: --page and --format html both give the page; leave one out\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -226,9 +225,9 @@ def test_an_output_that_exists_is_not_overwritten(run: Run, tmp_path: Path, opti
     existing = tmp_path / "there"
     existing.mkdir()
     chosen = [] if option == "--page" else ["--format", "html"]
-    result = CliRunner().invoke(app, ["report", str(run.path), *chosen, option, str(existing)])
-    assert result.exit_code != 0
-    assert "exists" in str(result.exception)
+    result = kvtrace("report", str(run.path), *chosen, option, str(existing))
+    assert result.returncode != 0
+    assert "exists" in result.stderr
     assert list(existing.iterdir()) == []
 
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typer.testing import CliRunner
-
-from kvtrace.cli import app
+from support import run_cli
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -41,8 +39,8 @@ FLAGS = [
 def kvtrace(*words: str) -> str:
     # From there, so that the README's picture shows no path of the machine that made it.
     with contextlib.chdir(ROOT):
-        result = CliRunner().invoke(app, list(words))
-    assert result.exit_code == 0, result.output
+        result = run_cli.kvtrace(*words)
+    assert result.returncode == 0, result.stderr
     return result.stdout
 
 
