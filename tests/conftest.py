@@ -11,6 +11,7 @@ collect_ignore_glob = [
     "vllm/run_*.py",
     "vllm/write_*.py",
     "vllm/make_env.py",
+    "vllm/v2/interpreter/*",
     "faults/*_connector.py",
 ]
 

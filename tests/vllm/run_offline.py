@@ -56,11 +56,16 @@ def prompt_nll(output: Any) -> float:
 
 
 def look_around(worker: Any = None) -> dict[str, Any]:
-    """Return the process's threads, its kvtrace modules, and which layers have a wrapped cache write."""
+    """Return the process's threads, kvtrace modules, layers with a wrapped cache write, and its runner."""
     import threading
 
-    wrapped = []
+    wrapped, of_worker = [], {}
     if worker is not None:
+        runner = type(worker.model_runner)
+        of_worker = {
+            "runner": f"{runner.__module__}.{runner.__qualname__}",
+            "async_scheduling": worker.vllm_config.scheduler_config.async_scheduling,
+        }
         layers = worker.vllm_config.compilation_config.static_forward_context
         impls = {name: layer.impl for name, layer in layers.items() if hasattr(layer, "impl")}
         wrapped = [name for name, impl in impls.items() if "do_kv_cache_update" in vars(impl)]
@@ -68,6 +73,7 @@ def look_around(worker: Any = None) -> dict[str, Any]:
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "modules": sorted(name for name in sys.modules if name.startswith("kvtrace")),
         "wrapped": wrapped,
+        **of_worker,
     }
 
 

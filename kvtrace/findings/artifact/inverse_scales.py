@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 def check(context: AuditContext) -> Iterator[Finding]:
     """Yield an error where observed ÷ covered follows (amax / 448)² over K, V or both instead of a constant.
 
-    A headroom factor shifts either by a constant, so deviations from the median are compared.
+    Scales that are all wide by (448 / amax)² of a typical amax look like reciprocals too: those are named
+    where one factor does not explain them better.
     """
     tensors = inverted_tensors(context)
     if not tensors:
         return
-    misfit, inverse_misfit = _misfits(context, tensors)
+    misfits = _misfits(context, tensors)
     log_ratio, log_amax = _logs(context, tensors)
     which = "the scales" if len(tensors) == len(TENSORS) else f"{tensors[0].upper()}'s scales"
     yield Finding(
@@ -44,8 +45,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
                 "num_units": len(log_ratio),
                 "median_observed_over_covered": float(np.exp(np.median(log_ratio))),
                 "median_squared_amax_over_448": float(np.exp(np.median(2 * log_amax))),
-                "median_log_misfit_as_inverse": inverse_misfit,
-                "median_log_misfit_as_is": misfit,
+                "median_log_misfit_as_inverse": misfits.as_inverse,
+                "median_log_misfit_as_is": misfits.as_is,
             },
         ),
     )
@@ -59,16 +60,25 @@ def inverted_tensors(context: AuditContext) -> tuple[Tensor, ...]:
     if context.observed is None:
         return ()
     of = {tensor: _misfits(context, (tensor,)) for tensor in TENSORS}
-    tensors = tuple(tensor for tensor in TENSORS if _is_inverse(*of[tensor]))
-    return tensors or (TENSORS if _is_inverse(*_misfits(context, TENSORS)) else ())
+    tensors = tuple(tensor for tensor in TENSORS if _is_inverse(of[tensor]))
+    return tensors or (TENSORS if _is_inverse(_misfits(context, TENSORS)) else ())
 
 
-def _misfits(context: AuditContext, tensors: tuple[Tensor, ...]) -> tuple[float, float]:
-    """Return the median |ln| by which the scales miss their values, as they are and as reciprocals."""
+class _Misfits(NamedTuple):
+    """The median |ln| by which scales miss their values."""
+
+    as_is: float
+    as_inverse: float
+    by_a_factor: float
+    """Where one factor may be taken from all."""
+
+
+def _misfits(context: AuditContext, tensors: tuple[Tensor, ...]) -> _Misfits:
     log_ratio, log_amax = _logs(context, tensors)
     if not len(log_ratio):
-        return 0.0, math.inf
-    return float(np.median(np.abs(log_ratio))), float(np.median(np.abs(log_ratio - 2 * log_amax)))
+        return _Misfits(0.0, math.inf, 0.0)
+    rests = log_ratio, log_ratio - 2 * log_amax, log_ratio - np.median(log_ratio)
+    return _Misfits(*(float(np.median(np.abs(rest))) for rest in rests))
 
 
 def _logs(
@@ -81,10 +91,12 @@ def _logs(
     return log_ratio, np.log([context.observed.units[unit].amax / E4M3FN.max_value for unit in units])
 
 
-def _is_inverse(misfit: float, inverse_misfit: float) -> bool:
-    return inverse_misfit < math.log(1.5) and misfit > max(math.log(4), 3 * inverse_misfit)
+def _is_inverse(found: _Misfits) -> bool:
+    fits = found.as_inverse < min(math.log(1.5), found.by_a_factor)
+    return fits and found.as_is > max(math.log(4), 3 * found.as_inverse)
 
 
+_ALIKE: Final = {"0.k": 8.0, "0.v": 6.0, "1.k": 9.0, "1.v": 7.0}
 RULE: Final = ArtifactRule(
     id="inverse-scales",
     headline="The scales are stored inverted",
@@ -107,5 +119,7 @@ RULE: Final = ArtifactRule(
     valid=(
         ArtifactExample(amax=AMAX),
         ArtifactExample(amax=AMAX, scales=covering(AMAX, times=16)),
+        # As wide as the reciprocals of heads with an amax of 7 are.
+        ArtifactExample(amax=_ALIKE, scales=covering(_ALIKE, times=(E4M3FN.max_value / 7) ** 2)),
     ),
 )
