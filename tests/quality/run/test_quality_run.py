@@ -77,6 +77,12 @@ def test_answers_are_judged_and_compared_and_the_result_has_neither_prompt_nor_a
         *("quality", "compare", folder / "out" / "answers.outcomes", "--margin", "0.05", "--floor", "0.5")
     )
     assert "record/record-en-short-end-0" in compared.stdout
+    scored = kvtrace(
+        *("quality", "compare", folder / "out" / "answers.outcomes", "--margin", "0.05", "--floor", "0.5"),
+        *("--scores", folder / "out" / "scores.parquet"),
+    )
+    assert "fp8, the baseline's answers, scored: " in scored.stdout
+    assert "fp8: 6 of 7 answers are the same to their end" in scored.stdout
 
 
 def test_every_variant_gets_all_prompts_in_an_order_of_its_own(folder: Path) -> None:
