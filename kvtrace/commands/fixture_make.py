@@ -79,7 +79,7 @@ def fixture_make(
     if output.exists() and not (output / FIXTURE_FILE).is_file():
         from kvtrace.errors import OutputExistsError
 
-        raise OutputExistsError(f"{output}: exists and is no fixture; --force only overwrites fixtures")
+        raise OutputExistsError(f"{output}: exists and is not a fixture; --force only overwrites fixtures")
     lengths = _lengths(length or [], trace, max_model_len, max_tokens)
     request = Request(
         lengths=lengths,

@@ -65,7 +65,9 @@ def read_scores(path: Path) -> ScoreTable:
         with open_regular(path) as file, pq.ParquetFile(file) as parquet:
             schema = parquet.schema_arrow
             if not schema.equals(SCHEMA) or BASELINE_KEY not in (schema.metadata or {}):
-                raise ValueError("is no table of scores; expected the scores.parquet of kvtrace quality run")
+                raise ValueError(
+                    "is not a table of scores; expected the scores.parquet of kvtrace quality run"
+                )
             if parquet.metadata.num_rows > MAX_ROWS:
                 raise ValueError(f"has {parquet.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}")
             table = parquet.read()
@@ -116,5 +118,5 @@ def _reals(column: Any) -> NDArray[np.float64]:
     """Return reals, NaN where the column has none. Raises ValueError: it has NaN or infinity itself."""
     found = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
     if int(np.sum(~np.isfinite(found))) != column.null_count:
-        raise ValueError("has a value that is no number")
+        raise ValueError("has a value that is not a number")
     return found

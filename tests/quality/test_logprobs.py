@@ -194,8 +194,8 @@ def test_first_divergence_counts_answers_that_ended_the_same_as_censored(tmp_pat
         ([row("x", "a", 0, 0.0, kl=-1.0)], {}, "below 0"),
         ([row("x", "a", 0, 3.0)], {}, "a probability above 1"),
         ([row("x", "a", 0, 0.0, mode="dreamt")], {}, "the modes dreamt"),
-        ([row("x", "a", 0, 0.0)], {"delta": pa.array([float("nan")])}, "a value that is no number"),
-        ([row("x", "a", 0, 0.0)], {"delta": pa.array([float("inf")])}, "a value that is no number"),
+        ([row("x", "a", 0, 0.0)], {"delta": pa.array([float("nan")])}, "a value that is not a number"),
+        ([row("x", "a", 0, 0.0)], {"delta": pa.array([float("inf")])}, "a value that is not a number"),
     ],
 )
 def test_a_table_that_holds_what_none_can_hold_is_refused(

@@ -82,5 +82,7 @@ def checkpoint(variant: Variant, model: str) -> str:
     if variant.model is None:
         return model
     if not (Path(variant.model) / "config.json").is_file():
-        raise InputError(f"--variant {variant.name}: {variant.model} is no checkpoint: it has no config.json")
+        raise InputError(
+            f"--variant {variant.name}: {variant.model} has no config.json, so it is not a checkpoint"
+        )
     return variant.model

@@ -52,7 +52,7 @@ def open_work(out: Path, job: dict[str, Any], *, overwrite: bool) -> Work:
     """
     work = out / WORK
     if os.path.lexists(out) and not out.is_dir():
-        raise OutputExistsError(f"{out}: is no folder; give another name")
+        raise OutputExistsError(f"{out}: is not a folder; give another name")
     if (work / _JOB_FILE).is_file():
         if _job(work) == job:
             return Work(work)
@@ -67,7 +67,7 @@ def open_work(out: Path, job: dict[str, Any], *, overwrite: bool) -> Work:
             raise OutputExistsError(f"{out}: exists; give another name, or --force to overwrite it")
         shutil.rmtree(out)
     elif out.is_dir() and any(out.iterdir()):
-        raise OutputExistsError(f"{out}: exists and is no run of kvtrace quality; give another name")
+        raise OutputExistsError(f"{out}: exists and is not a run of kvtrace quality; give another name")
     try:
         work.mkdir(parents=True, mode=0o700)
         replace_file(work / _JOB_FILE, json.dumps(job, indent=2, sort_keys=True) + "\n")

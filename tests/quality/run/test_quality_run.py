@@ -157,7 +157,7 @@ def test_what_is_there_is_kept_unless_it_is_a_run_to_be_overwritten(folder: Path
     (folder / "else").mkdir()
     (folder / "else" / "file").touch()
     other = run(folder, "--force", "-o", folder / "else")
-    assert "is no run of kvtrace quality" in other.stderr
+    assert "is not a run of kvtrace quality" in other.stderr
     assert (folder / "else" / "file").exists()
 
 
@@ -167,7 +167,7 @@ def test_what_is_there_is_kept_unless_it_is_a_run_to_be_overwritten(folder: Path
         (("fp8",), "the first one must be bf16"),
         (("bf16", "fp8", "fp8=x"), "the name fp8 is there twice; give it one, as NAME:fp8=x"),
         (("bf16", "FP8!"), "expected bf16, DTYPE, DTYPE=DIR or NAME:DTYPE=DIR"),
-        (("bf16", "fp8=/nowhere"), "/nowhere is no checkpoint: it has no config.json"),
+        (("bf16", "fp8=/nowhere"), "/nowhere has no config.json, so it is not a checkpoint"),
     ],
 )
 def test_a_variant_that_cannot_be_meant_is_one_line(
