@@ -68,9 +68,11 @@ MAY_IMPORT = {
     "fixture": {"errors", "files", "outcomes"},
     "quality": {
         "calibration",
+        "capture",
         "errors",
         "figures",
         "files",
+        "fixture",
         "outcomes",
         "plain_text",
         "policy_file",
@@ -79,6 +81,7 @@ MAY_IMPORT = {
         "sample_size",
         "stats",
         "trace",
+        "version",
     },
     "serving": {
         "capacity",
@@ -170,7 +173,7 @@ CAPTURE_MAY_IMPORT = {
         )
     ),
 }
-CAPTURE_MAY_IMPORT_VLLM = {"connector.py", "hooks.py", "offline.py", "residual.py"}
+CAPTURE_MAY_IMPORT_VLLM = {"answers.py", "connector.py", "hooks.py", "offline.py", "residual.py"}
 
 
 def imported_modules(path: Path) -> set[str]:

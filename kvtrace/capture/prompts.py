@@ -36,6 +36,16 @@ class Prompt:
     """None: what the command line says."""
     id: str | None = None
 
+    def job(self, max_tokens: int) -> dict[str, Any]:
+        """Return it as a driver inside vLLM takes it. max_tokens: where it does not say itself."""
+        return {
+            "line": self.line,
+            "workload": self.workload,
+            "id": self.id,
+            "max_tokens": self.max_tokens or max_tokens,
+            **({"messages": self.messages} if self.messages else {"prompt": self.prompt}),
+        }
+
 
 def read_prompts(path: Path) -> list[Prompt]:
     """Return the prompts of a file, in order; empty lines are passed over.

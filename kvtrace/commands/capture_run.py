@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -62,6 +62,7 @@ def capture_run(
     force: FORCE = False,
 ) -> None:
     """Send a file of labelled prompts through vLLM, offline, with capture on. Ctrl-C keeps what there is."""
+    from kvtrace.capture.engine_arguments import parse_engine_arguments
     from kvtrace.capture.options import CaptureOptions, parse_bytes, parse_layers
     from kvtrace.capture.prompts import read_prompts, require_chat_template
     from kvtrace.capture.run import OfflineRun, capture_offline, check_output
@@ -87,7 +88,7 @@ def capture_run(
     run = OfflineRun(
         model=model,
         prompts=read_prompts(prompts),
-        engine=_engine_arguments(engine_arg or []),
+        engine=parse_engine_arguments(engine_arg or [], taken=("model", "kv_transfer_config")),
         temperature=temperature,
         max_tokens=max_tokens,
     )
@@ -104,23 +105,3 @@ def capture_run(
         )
         raise typer.Exit(EXIT_INTERRUPTED)
     say(f"{output}\n")
-
-
-def _engine_arguments(pairs: list[str]) -> dict[str, Any]:
-    """Return NAME=VALUE pairs as arguments; a value that is JSON is taken as such, else as text."""
-    import json
-
-    from kvtrace.errors import InputError
-
-    arguments: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise InputError(f"--engine-arg {pair!r}: expected NAME=VALUE, such as max_model_len=8192")
-        if name in ("model", "kv_transfer_config"):
-            raise InputError(f"--engine-arg {name}: is set by kvtrace; capture has options of its own")
-        try:
-            arguments[name] = json.loads(value)
-        except (ValueError, RecursionError):
-            arguments[name] = value
-    return arguments

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from kvtrace.commands.fixture_make import fixture_make
 from kvtrace.commands.options import FORCE, check_absent, say
 
 fixture = typer.Typer(no_args_is_help=True, help="Find one record among others like it; a strict judge.")
+fixture.command("make")(fixture_make)
 
 
 @fixture.command("judge")

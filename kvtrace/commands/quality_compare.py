@@ -39,6 +39,10 @@ def quality_compare(
         list[Path] | None,
         typer.Option("--calibration", help="Calibrated scales whose prompts must not be evaluated."),
     ] = None,
+    scores: Annotated[
+        Path | None,
+        typer.Option("--scores", help="Log-probabilities: the scores.parquet of kvtrace quality run."),
+    ] = None,
     output_format: FORMAT_TEXT_JSON = "text",
     as_json: JSON = False,
     output: OUTPUT = None,
@@ -63,6 +67,13 @@ def quality_compare(
         if policy
         else quality_limits(margin=margin, floor=floor, protected=tuple(protect or ()))
     )
+    logprobs = None
+    if scores is not None:
+        require_extra("analysis", "quality", "pyarrow")
+        from kvtrace.quality.logprobs import compare_logprobs
+        from kvtrace.quality.scores import read_scores
+
+        logprobs = compare_logprobs(read_scores(scores), noise, limits.confidence)
     found = compare_quality(
         [read_outcomes(table) for table in tables],
         limits,
@@ -71,6 +82,7 @@ def quality_compare(
         looks_file=looks,
         trace=open_trace(trace_at(trace)) if trace is not None else None,
         calibrations=calibration or (),
+        logprobs=logprobs,
     )
     if as_json or output_format == "json":
         deliver(found.model_dump_json(indent=2) + "\n", output, force=force, for_programs=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from kvtrace.outcomes.join import Joined
     from kvtrace.outcomes.table import OutcomeTable
+    from kvtrace.quality.moved import LogprobComparison
     from kvtrace.quality.pairs import Answers, PairKey
     from kvtrace.quality.policy import QualityPolicy
     from kvtrace.trace.reader import Trace
@@ -50,13 +51,14 @@ def compare_quality(
     looks_file: Path | None = None,
     trace: Trace | None = None,
     calibrations: Sequence[Path] = (),
+    logprobs: LogprobComparison | None = None,
 ) -> QualityComparison:
     """Return every other variant of the tables against `baseline`.
 
     noise: the variant that is a second run of the baseline; None, or absent from the tables: not measured.
     looks_file: where looks are counted, for policies that plan several. trace: whose requests the answers are
     joined with; it may be of another run of the same prompts. calibrations: whose prompts must not be among
-    those evaluated.
+    those evaluated. logprobs: of the same variants; they explain, and decide nothing.
     Raises OutcomesError: the baseline or any other variant is absent, or answers do not pair. InputError: as
     `take_look`.
     """
@@ -125,6 +127,7 @@ def compare_quality(
         joined=None if joined is None or trace is None else _joined(joined, trace),
         leakage=leakage,
         variants=compared,
+        logprobs=logprobs,
         review=tuple(row for name in others for row in disagreements(before, variants[name], again, name)),
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from kvtrace.quality.moved import LogprobComparison  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.quality.part import Part
 
 QUALITY_SCHEMA_VERSION: Final = "1.0"
 
@@ -39,12 +40,6 @@ class Verdict(StrEnum):
 
 
 WORST_FIRST: Final = (Verdict.breached, Verdict.cannot_tell, Verdict.too_few, Verdict.within)
-
-
-class Part(BaseModel):
-    """A part of what a comparison says."""
-
-    model_config = ConfigDict(frozen=True)
 
 
 class Rate(Part):
@@ -186,5 +181,7 @@ class QualityComparison(Part):
     leakage: tuple[Leakage, ...]
     """Of each calibration that was named."""
     variants: tuple[VariantQuality, ...]
+    logprobs: LogprobComparison | None
+    """None: no scores were given. They explain, and decide nothing."""
     review: tuple[Disagreement, ...]
     """Lost answers first; at most 1,000 a variant."""

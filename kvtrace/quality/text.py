@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.figures import count, percent
 from kvtrace.plain_text import plain, wrapped
 from kvtrace.quality.comparison import Verdict
+from kvtrace.quality.logprobs_text import logprobs_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +50,9 @@ def _lines(found: QualityComparison) -> Iterator[str]:
     for variant in found.variants:
         yield ""
         yield from _variant(variant)
+    if found.logprobs is not None:
+        yield ""
+        yield from logprobs_lines(found.logprobs)
     if found.review:
         yield from ("", "REVIEW   answers on which a variant and the baseline disagree")
         for row in found.review[:_MOST_SHOWN]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Literal
 
-from kvtrace.quality.comparison import Part, Rate
+from kvtrace.quality.comparison import Rate  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.quality.part import Part
 
 TIE_SCHEMA_VERSION: Final = "1.0"
 

@@ -1,0 +1,101 @@
+"""What a run in progress keeps, so that a killed one goes on: private, and gone when the result is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any, Final
+
+from kvtrace.errors import InputError, OutputExistsError
+from kvtrace.files.regular import read_regular
+from kvtrace.files.replaced import replace_file
+from kvtrace.files.strict_json import parse_strict_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WORK: Final = "work"
+RESULT_FILE: Final = "quality-run.json"
+_JOB_FILE: Final = "job.json"
+
+
+class Work:
+    """The folder of a run in progress: answers as text and tokens, which the result does not keep."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file(self, variant: str, name: str) -> Path:
+        """Return where a variant keeps something."""
+        return self.folder / variant / name
+
+    def trim(self, variant: str) -> None:
+        """Make the variant's folder, or cut the last lines that a killed job wrote in part."""
+        (self.folder / variant).mkdir(mode=0o700, exist_ok=True)
+        for name in ("answers.jsonl", "scores.jsonl"):
+            path = self.file(variant, name)
+            if path.exists():
+                os.truncate(path, _whole_lines(path))
+
+    def remove(self) -> None:
+        """Remove it all."""
+        shutil.rmtree(self.folder)
+
+
+def open_work(out: Path, job: dict[str, Any], *, overwrite: bool) -> Work:
+    """Return the work of a new run in `out`, or of the same one that was interrupted there.
+
+    job: what must be the same for a run to go on. overwrite: whether another run there gives way.
+    Raises OutputExistsError: `out` has a finished run, another one in progress, or something else.
+    """
+    work = out / WORK
+    if os.path.lexists(out) and not out.is_dir():
+        raise OutputExistsError(f"{out}: is not a folder; give another name")
+    if (work / _JOB_FILE).is_file():
+        if _job(work) == job:
+            return Work(work)
+        if not overwrite:
+            raise OutputExistsError(
+                f"{out}: holds the work of a run with other prompts, variants or settings; "
+                "give another name, or --force to begin anew"
+            )
+        shutil.rmtree(out)
+    elif (out / RESULT_FILE).is_file():
+        if not overwrite:
+            raise OutputExistsError(f"{out}: exists; give another name, or --force to overwrite it")
+        shutil.rmtree(out)
+    elif out.is_dir() and any(out.iterdir()):
+        raise OutputExistsError(f"{out}: exists and is not a run of kvtrace quality; give another name")
+    try:
+        work.mkdir(parents=True, mode=0o700)
+        replace_file(work / _JOB_FILE, json.dumps(job, indent=2, sort_keys=True) + "\n")
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written: {error.strerror or error}") from error
+    return Work(work)
+
+
+def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file that a job wrote; none where there is no file."""
+    if path.exists():
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                yield json.loads(line)
+
+
+def _job(work: Path) -> Any:
+    try:
+        return parse_strict_json(read_regular(work / _JOB_FILE))
+    except (OSError, ValueError):
+        return None
+
+
+def _whole_lines(path: Path) -> int:
+    """Return how many bytes end in a line's end."""
+    content_end = 0
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                content_end += len(line)
+    return content_end
