@@ -114,8 +114,10 @@ MAY_IMPORT = {
         "outcomes",
         "plain_text",
         "quality",
+        "report",
         "runs",
         "serving",
+        "version",
     },
     "findings": {
         "remedies",
