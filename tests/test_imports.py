@@ -117,8 +117,10 @@ MAY_IMPORT = {
         "outcomes",
         "plain_text",
         "quality",
+        "report",
         "runs",
         "serving",
+        "version",
     },
     "findings": {
         "remedies",

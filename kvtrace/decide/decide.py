@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.decide.cell import cell_of, invalid_reasons
-from kvtrace.decide.decision import Decision, Quality, Word
+from kvtrace.decide.decision import Clip, Decision, HarmPart, Noise, Quality, Word
 from kvtrace.decide.next_step import next_steps
 from kvtrace.decide.rules import (
     breaches,
     holds_back,
     lacks,
+    own_check,
     pair_of,
     quality_of,
     speaks_for,
     variant_of,
     way_back,
 )
+from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +62,11 @@ def decide(found: Found) -> Decision:
         way_back=way_back(found),
         not_measured=tuple(_not_measured(found, cell)),
         evidence=found.evidence,
+        noise=_noise(found),
+        runs=found.goodput.runs,
+        currency=found.goodput.currency,
+        clips=tuple(_clips(found)),
+        harm=_harm(found),
     )
 
 
@@ -75,7 +82,56 @@ def _quality(found: Found) -> Iterator[Quality]:
             high=None if one is None else one.high,
             margin=segment.margin,
             num_pairs=None if one is None else one.num_pairs,
+            num_lost=None if one is None else one.num_lost,
+            num_won=None if one is None else one.num_won,
+            pairs_missing=segment.pairs_missing,
         )
+
+
+def _noise(found: Found) -> Noise | None:
+    """Return how much the baseline differs from itself, where answers were compared with it."""
+    pair = None if found.quality is None or quality_of(found) is None else found.quality.noise_pair
+    if pair is None:
+        return None
+    return Noise(**{name: getattr(pair, name) for name in Noise.model_fields})
+
+
+def _clips(found: Found) -> Iterator[Clip]:
+    """Yield each limit of the candidate's check that some head is held to."""
+    check = own_check(found)
+    for segment in () if check is None else check.segments:
+        for one in segment.limits:
+            if not one.num_heads:
+                continue
+            head = one.worst
+            yield Clip(
+                segment=segment.name,
+                head=None
+                if head is None
+                else f"layer {head.layer} head {head.kv_head} {head.tensor.upper()}",
+                value=None if head is None else head.value,
+                **{name: getattr(one, name) for name in _OF_LIMIT},
+            )
+
+
+_OF_LIMIT: Final = ("limit", "bound", "is_minimum", "verdict", "num_heads", "num_breached")
+
+
+def _harm(found: Found) -> HarmPart | None:
+    one = None if found.harm is None else found.harm.of(found.candidate)
+    if found.harm is None or one is None:
+        return None
+    return HarmPart(
+        knowledge=found.harm.knowledge,
+        harm=one.harm,
+        low=one.harm_low,
+        high=one.harm_high,
+        drift=one.drift,
+        misranking=one.distortion,
+        flipped_frac=one.flipped_frac,
+        num_requests=one.num_requests,
+        num_probes=one.num_probes,
+    )
 
 
 def _not_measured(found: Found, cell: CellPart) -> Iterator[str]:
@@ -86,6 +142,8 @@ def _not_measured(found: Found, cell: CellPart) -> Iterator[str]:
         yield "the way back: kvtrace capacity … --limit N --json, then --capacity"
     if found.check is None:
         yield "what clips: kvtrace check RUN --policy … --json, then --check"
+    if _harm(found) is None:
+        yield f"harm of {plain(found.candidate)}: kvtrace report TRACE --json with queries, then --report"
     variants = [variant_of(found, name) for name in (found.baseline, found.candidate)]
     if any(one.restarts is None for one in variants):
         yield "usage, waiting, preemptions: kvtrace serving … --metrics VARIANT=FILE"

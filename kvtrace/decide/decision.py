@@ -7,9 +7,11 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kvtrace.serving.report import Gain, LengthDifference, VariantGoodput  # noqa: TC001 -- pydantic reads it
+from kvtrace.gate.outcome import Verdict as CheckVerdict  # noqa: TC001 -- pydantic reads the annotations
+from kvtrace.report.harm.model import Knowledge  # noqa: TC001
+from kvtrace.serving.report import Gain, LengthDifference, RunGoodput, VariantGoodput  # noqa: TC001
 
-DECISION_SCHEMA_VERSION: Final = "1.0"
+DECISION_SCHEMA_VERSION: Final = "1.1"
 
 
 class Word(StrEnum):
@@ -81,7 +83,7 @@ class Next(Part):
 class Evidence(Part):
     """A file that the decision rests on."""
 
-    kind: Literal["serving", "quality", "capacity", "check", "policy"]
+    kind: Literal["serving", "quality", "capacity", "check", "report", "policy"]
     file: str
     sha256: str
 
@@ -122,6 +124,53 @@ class Quality(Part):
     high: float | None
     margin: float
     num_pairs: int | None
+    num_lost: int | None = None
+    """Since 1.1, as the two below."""
+    num_won: int | None = None
+    pairs_missing: int | None = None
+
+
+class Noise(Part):
+    """The baseline's second run against its first."""
+
+    loss: float
+    low: float
+    high: float
+    num_pairs: int
+    num_lost: int
+    num_won: int
+
+
+class Clip(Part):
+    """One limit of `kvtrace check` in one segment."""
+
+    segment: str
+    limit: str
+    bound: float
+    is_minimum: bool
+    verdict: CheckVerdict
+    num_heads: int
+    num_breached: int
+    head: str | None
+    """Furthest on the wrong side; None: not told, as is its value."""
+    value: float | None
+
+
+class HarmPart(Part):
+    """What `kvtrace report` found the candidate to do to attention."""
+
+    knowledge: Knowledge
+    harm: float | None
+    low: float | None
+    high: float | None
+    drift: float | None
+    """What fresh scales would remove."""
+    misranking: float | None
+    """What they would leave."""
+    flipped_frac: float | None
+    """Of queries: another key has the largest logit."""
+    num_requests: int
+    num_probes: int
 
 
 class Decision(Part):
@@ -147,3 +196,11 @@ class Decision(Part):
     way_back: WayBack | None
     not_measured: tuple[str, ...]
     evidence: tuple[Evidence, ...]
+    noise: Noise | None = None
+    """None: not measured. Since 1.1, as all below."""
+    runs: tuple[RunGoodput, ...] = ()
+    """Of both variants at the rate that is decided on."""
+    currency: str | None = None
+    clips: tuple[Clip, ...] = ()
+    """Empty: not measured."""
+    harm: HarmPart | None = None

@@ -53,7 +53,7 @@ def breaches(found: Found) -> Iterator[Reason]:
     corrupted = sum(one.grown.get("corrupted", 0.0) for one in variant.engine)
     if corrupted:
         yield _reason("corrupted", Word.roll_back, f"{count(round(corrupted), 'request')} with NaN logits")
-    check = _own_check(found)
+    check = own_check(found)
     if check is not None and check.verdict is CheckVerdict.breached:
         names = sorted({one.name for one in check.segments if one.verdict is CheckVerdict.breached})
         yield _reason(
@@ -81,7 +81,7 @@ def _rejections(found: Found) -> Iterator[Reason]:
 
 def scales_to_blame(found: Found) -> bool:
     """Return whether the check found values out of their scales' range."""
-    check = _own_check(found)
+    check = own_check(found)
     return check is not None and any(
         limit.limit in _SCALES and limit.verdict is CheckVerdict.breached
         for segment in check.segments
@@ -92,7 +92,7 @@ def scales_to_blame(found: Found) -> bool:
 def lacks(found: Found) -> Iterator[Reason]:
     """Yield what is absent or too little for a decision."""
     yield from _quality_lacks(found)
-    if found.check is not None and _own_check(found) is None:
+    if found.check is not None and own_check(found) is None:
         yield _reason(
             "check-other-policy",
             Word.collect_more,
@@ -169,6 +169,11 @@ def _gain_lacks(found: Found) -> Iterator[Reason]:
     pair = pair_of(found)
     one = pair.all.difference if pair is not None else None
     if pair is None or one is None or pair.all.baseline is None:
+        used = min(variant_of(found, name).num_used for name in (found.baseline, found.candidate))
+        if used >= found.contract.serving.runs and not _num_unjudged(found):
+            yield _reason(
+                "gain-not-told", Word.collect_more, "no runs of equal number can be compared", None, used
+            )
         return
     needed = found.contract.serving.goodput_gain * pair.all.baseline
     if one.low is None or one.high is None:
@@ -189,12 +194,13 @@ def _gain_lacks(found: Found) -> Iterator[Reason]:
 def holds_back(found: Found) -> Iterator[Reason]:
     """Yield why the baseline is retained though nothing is breached and nothing lacks."""
     pair = pair_of(found)
-    if pair is not None and not gained(found, pair.all):
+    one = None if pair is None else pair.all.difference
+    if pair is not None and one is not None and not gained(found, pair.all):
         needed = found.contract.serving.goodput_gain * (pair.all.baseline or 0.0)
-        one = pair.all.difference
-        told = "not told" if one is None else number(one.mean)
         yield _reason(
-            "no-gain", Word.retain, f"the gain is {told} accepted a second, and {number(needed)} is asked"
+            "no-gain",
+            Word.retain,
+            f"the gain is {number(one.mean)} accepted a second, and {number(needed)} is asked",
         )
     back = way_back(found)
     if back is not None and not back.fits and back.limit_to_set < 1:
@@ -278,7 +284,7 @@ def _num_unjudged(found: Found, variant: str | None = None) -> int:
     )
 
 
-def _own_check(found: Found) -> CheckOutcome | None:
+def own_check(found: Found) -> CheckOutcome | None:
     """Return the check where it is of this candidate, by this very policy."""
     check = found.check
     if check is None or (check.candidate, check.policy.sha256) != (found.candidate, found.contract.sha256):

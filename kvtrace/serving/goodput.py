@@ -195,7 +195,11 @@ def _gain(name: str, pairs: Sequence[tuple[ClassGoodput, ClassGoodput]], confide
     told = [
         (one.goodput, other.goodput)
         for one, other in pairs
-        if one.goodput is not None and other.goodput is not None
+        if one.goodput is not None
+        and other.goodput is not None
+        # What is not judged may be right: then goodput is a range, and a difference of its ends no gain.
+        and one.goodput == one.goodput_most
+        and other.goodput == other.goodput_most
     ]
     return Gain(
         name=name,

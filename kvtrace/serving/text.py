@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _Shown = TypeVar("_Shown")
 _NOT_MEASURED: Final = "not measured"
-_LATENCIES: Final = {
+LATENCIES: Final = {
     "ttft": "TTFT",
     "tpot": "TPOT",
     "e2e": "to the end",
@@ -100,7 +100,7 @@ def _run(run: RunGoodput, currency: str | None) -> Iterator[str]:
             "by the requests' own costs"
         )
     if run.tool is not None:
-        yield from wrapped(_tool(run.tool), "  ", "    ")
+        yield from wrapped(tool_line(run.tool), "  ", "    ")
 
 
 def _shown(classes: Sequence[_Shown], together: _Shown) -> tuple[_Shown, ...]:
@@ -122,16 +122,17 @@ def _class(one: ClassGoodput) -> Iterator[str]:
 
 
 def _latencies(one: ClassGoodput) -> Iterator[str]:
-    for kind, title in _LATENCIES.items():
+    for kind, title in LATENCIES.items():
         found: tuple[Percentile, ...] = getattr(one.latencies, kind)
-        told = [_percentile(each) for each in found if each.value_ms is not None]
+        told = [percentile_text(each) for each in found if each.value_ms is not None]
         if told:
             yield from wrapped(f"{plain(one.name)} {title}, ms: {', '.join(told)}", "    ", "      ")
         elif found:
             yield f"    {plain(one.name)} {title}: too few requests for a percentile"
 
 
-def _percentile(one: Percentile) -> str:
+def percentile_text(one: Percentile) -> str:
+    """Return a percentile that is told, in ms, with its interval."""
     assert one.value_ms is not None
     censored = ", of all at least the deadline" if one.is_censored else ""
     if one.low_ms is None and one.high_ms is None:
@@ -142,7 +143,8 @@ def _percentile(one: Percentile) -> str:
     )
 
 
-def _tool(tool: ToolNumber) -> str:
+def tool_line(tool: ToolNumber) -> str:
+    """Return the tool's own number, counted anew, and what it counts besides."""
     reported = "" if tool.reported is None else f"the tool says {number(tool.reported)} good a second; "
     other = [
         (tool.wrong, "wrong"),
@@ -186,23 +188,24 @@ def _engine(engine: Sequence[EngineSpan], restarts: int | None) -> Iterator[str]
             "    ",
         )
     for one in engine:
-        held = [
-            (one.cache_dtype, "cache dtype {}"),
-            (one.num_blocks, "{:,} blocks"),
-            (one.num_tokens, "{:,} tokens"),
-        ]
-        said = [
-            text.format(plain(value) if isinstance(value, str) else value) for value, text in held if value
-        ]
-        said += [f"{plain(name)} +{value:,.6g}" for name, value in one.grown.items() if value]
-        said += [
-            f"{plain(name)} up to {percent(value) if name == 'usage' else f'{value:,.6g}'}"
-            for name, value in one.peaks.items()
-            if value
-        ]
-        yield from wrapped(
-            f"whole engine, {count(one.num_scrapes, 'scrape')}: {', '.join(said)}", "  ", "    "
-        )
+        yield from wrapped(f"whole engine, {span_line(one)}", "  ", "    ")
+
+
+def span_line(one: EngineSpan) -> str:
+    """Return what one life of a server reported: its cache, what grew, and peaks."""
+    held = [
+        (one.cache_dtype, "cache dtype {}"),
+        (one.num_blocks, "{:,} blocks"),
+        (one.num_tokens, "{:,} tokens"),
+    ]
+    said = [text.format(plain(value) if isinstance(value, str) else value) for value, text in held if value]
+    said += [f"{plain(name)} +{value:,.6g}" for name, value in one.grown.items() if value]
+    said += [
+        f"{plain(name)} up to {percent(value) if name == 'usage' else f'{value:,.6g}'}"
+        for name, value in one.peaks.items()
+        if value
+    ]
+    return f"{count(one.num_scrapes, 'scrape')}: {', '.join(said)}"
 
 
 def _pair(pair: VariantPair) -> Iterator[str]:

@@ -236,7 +236,7 @@ def test_text_and_markdown_say_the_same_in_order(tmp_path: Path) -> None:
     assert "before going back set --max-num-seqs 51 (now" in text
     assert markdown.startswith("## ✕ Roll back: fp8 in place of bf16-a\n")
     assert "- `calibrate` new scales of a trace of this traffic" in markdown
-    assert "| all | 600 | +10 % |" in markdown
+    assert "| all | 600 | +10 |" in markdown
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,15 @@ def answer_parts(answer: Answer, ruler: dict[str, Any] | None) -> dict[str, Any]
             "until": None if action.until is None else plain(action.until, _LONGEST),
         },
         "sure": {"level": answer.sure.level, "text": ended(plain(answer.sure.text, _LONGEST))},
-        "questions": {
-            one.id: {
+        "questions": [
+            {
+                "id": one.id,
                 "question": one.question,
                 "answer": plain(one.answer, _LONGEST),
                 "because": plain(one.because, _LONGEST),
             }
             for one in answer.questions
-        },
+        ],
         "ruler": ruler,
         "not_measured": [
             {"what": one.what, "why": one.why, "command": one.command} for one in answer.not_measured
