@@ -27,6 +27,7 @@ from kvtrace.commands.inspect import inspect
 from kvtrace.commands.ls import ls
 from kvtrace.commands.mend import mend
 from kvtrace.commands.outcomes import outcomes
+from kvtrace.commands.plan import plan
 from kvtrace.commands.quality import quality
 from kvtrace.commands.query import query
 from kvtrace.commands.replay import replay
@@ -59,6 +60,7 @@ app.command()(query)
 app.command(cls=CommandThatReplays)(compare)
 app.command()(check)
 app.command()(capacity)
+app.command()(plan)
 app.command()(outcomes)
 app.command()(serving)
 app.command()(goodput)

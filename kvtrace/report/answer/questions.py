@@ -71,6 +71,8 @@ def _by_clipping(told: Told) -> tuple[str, str]:
 def _format(told: Told) -> Question:
     """Return what does least harm among the candidates that take no more bytes than FP8 does."""
     answer, because = "– not measured", "harm needs queries, which the trace does not hold"
+    if not told.case.run.record.replays_attention:
+        because = "attention was left out of the replay"
     if told.harm is not None:
         because = "no format was replayed beside others"
         best, own = told.harm.smallest_harm, told.own_harm
