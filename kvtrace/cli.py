@@ -39,6 +39,7 @@ COMMANDS: Final = (
     "compare",
     "check",
     "capacity",
+    "plan",
     "outcomes",
     "serving",
     "goodput",

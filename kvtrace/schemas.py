@@ -21,6 +21,7 @@ from kvtrace.mend.model import Mended
 from kvtrace.quality.comparison import QualityComparison
 from kvtrace.quality.tied import QualityTie
 from kvtrace.report.before_after.model import BeforeAfter
+from kvtrace.report.harm.plan import LayerPlan
 from kvtrace.report.scales.model import ScalesReport
 from kvtrace.report.sections import Report
 from kvtrace.serving.report import GoodputReport
@@ -34,6 +35,7 @@ _PUBLISHED: Final[dict[str, Any]] = {
     "decide.schema.json": Decision,
     "goodput.schema.json": GoodputReport,
     "mend.schema.json": Mended,
+    "plan.schema.json": LayerPlan,
     "quality.schema.json": QualityComparison,
     "quality-tie.schema.json": QualityTie,
     "report.schema.json": Report,

@@ -50,7 +50,7 @@ WITH totals AS (
 fresh AS (
   SELECT stratum, harm AS fresh_harm, without AS fresh_without, format
     AS fresh_format
-  FROM harm_totals JOIN candidates USING (candidate)
+  FROM totals JOIN candidates USING (candidate)
   WHERE kind = 'fresh'
 )
 SELECT candidate, kind, knowledge, stratum.workload,

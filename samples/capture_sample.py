@@ -14,8 +14,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from traffic import requests
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traffic import SampleRequest
 
 SAMPLE_STRIDE = 28
 ENGINE = {
@@ -27,16 +33,25 @@ ENGINE = {
 
 
 def main(model: str, trace: str, position_stride: str = str(SAMPLE_STRIDE)) -> None:
-    """Write one trace of all requests in place of what is there. The key of its hashes is not kept."""
+    """Write one trace of all requests in place of what is there."""
+    capture(model, trace, requests(), "--position-stride", position_stride)
+
+
+def capture(model: str, trace: str, chats: Sequence[SampleRequest], *options: str) -> None:
+    """Write one trace of some requests in place of what is there. The key of its hashes is not kept.
+
+    options: further ones of `kvtrace capture run`.
+    """
     with tempfile.TemporaryDirectory(dir=".cache") as folder:
         prompts, captured = Path(folder, "prompts.jsonl"), Path(folder, "sample.kvtrace")
-        prompts.write_text("".join(json.dumps(line) + "\n" for line in lines()))
+        prompts.write_text("".join(json.dumps(line) + "\n" for line in lines(chats)))
         subprocess.run(
             [
                 *(sys.executable, "-m", "kvtrace", "capture", "run", "--vllm-python", ".venv-vllm"),
                 *("--model", model, "--prompts", prompts, "-o", captured),
-                *("--position-stride", position_stride, "--seed", "2026", "--flush-seconds", "3600"),
+                *("--seed", "2026", "--flush-seconds", "3600"),
                 *(f"--engine-arg={name}={value}" for name, value in ENGINE.items()),
+                *options,
             ],
             check=True,
         )
@@ -44,8 +59,8 @@ def main(model: str, trace: str, position_stride: str = str(SAMPLE_STRIDE)) -> N
         shutil.move(captured, trace)
 
 
-def lines() -> list[dict[str, object]]:
-    """Return the sample's requests as `kvtrace capture run` reads them."""
+def lines(chats: Sequence[SampleRequest]) -> list[dict[str, object]]:
+    """Return requests as `kvtrace capture run` reads them."""
     return [
         {
             "messages": list(chat.messages),
@@ -53,7 +68,7 @@ def lines() -> list[dict[str, object]]:
             "id": chat.client_id,
             "max_tokens": chat.max_tokens,
         }
-        for chat in requests()
+        for chat in chats
     ]
 
 

@@ -1,4 +1,4 @@
-"""Make samples/ again: real traffic through real vLLM, then scale artifacts calibrated on parts of it.
+"""Make samples/ again: real traffic through real vLLM, twice, then scale artifacts calibrated on parts of it.
 
 `make sample` calls it with the analysis environment's Python, from the project's root, after it has made the
 vLLM environment and the model.
@@ -19,6 +19,7 @@ from kvtrace.trace.reader import Trace, open_trace
 
 SAMPLES = Path("samples")
 TRACE = SAMPLES / "smollm2-135m.kvtrace"
+WITH_QUERIES = SAMPLES / "smollm2-135m-queries.kvtrace"
 SCALES = SAMPLES / "scales"
 MODEL = Path(".cache/smollm2-135m")
 NUM_CHAT_REQUESTS = 6
@@ -29,8 +30,10 @@ Maxima = dict[tuple[int, str], np.ndarray]
 
 
 def main() -> None:
-    """Capture the trace, then write the artifacts."""
-    subprocess.run([".venv-vllm/bin/python", "samples/capture_sample.py", MODEL, TRACE], check=True)
+    """Capture the traces, then write the artifacts."""
+    python = ".venv-vllm/bin/python"
+    subprocess.run([python, "samples/capture_sample.py", MODEL, TRACE], check=True)
+    subprocess.run([python, "samples/capture_queries.py", MODEL, WITH_QUERIES], check=True)
     trace = open_trace(TRACE)
     few_chats = chat_requests(trace)[:NUM_CHAT_REQUESTS]
     chat, everything = maxima(trace, few_chats), maxima(trace, sorted(trace.requests))

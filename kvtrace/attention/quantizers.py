@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Quantizer = Callable[[Exact], Restored]
 
 _NUM_PATTERNS: Final = 1 << 16
+_MOST_TABLES: Final = 128
+"""Of 256 KiB: those of one layer under a few candidates, for one request after another."""
 
 
 def keep(exact: Exact) -> Restored:
@@ -102,6 +105,7 @@ def static_fp8(x: Tensor, scales: Sequence[float], *, engine: str, fmt: str, dty
     return dequantize(codes, by_head, format=fmt)
 
 
+@lru_cache(_MOST_TABLES)
 def _table(scale: float, engine: str, fmt: str, dtype: str) -> NDArray[np.float32]:
     """Return what each 16-bit pattern comes back as, [65536]."""
     every = torch.from_numpy(np.arange(_NUM_PATTERNS, dtype=np.uint16).view(np.int16))

@@ -240,8 +240,8 @@ class _Layer:
         error = torch.bmm(e, restored.v[:, block.keys]).div_(total).sub_(exact.o)
         found["sum_do2"] = _sum_squares(error)
         found["sum_o_do"] = (exact.o * error).sum(-1, dtype=torch.float64)
-        by_name = {name: self.by_query(rows).cpu().numpy() for name, rows in found.items()}
-        return by_name, self.by_query(error)
+        by_query = self.by_query(torch.stack(list(found.values()), dim=-1)).cpu().numpy()
+        return dict(zip(found, np.moveaxis(by_query, -1, 0), strict=True)), self.by_query(error)
 
     def by_query(self, rows: Tensor) -> Tensor:
         """Return [query, query_head, …] of [kv_head, group · query, …], heads by their global ids."""

@@ -111,6 +111,14 @@ CHECKPOINT = Annotated[
         help="The model, for W_O: harm through it, where the traces hold queries.",
     ),
 ]
+ATTENTION = Annotated[
+    bool | None,
+    typer.Option(
+        "--attention/--no-attention",
+        help="Replay attention where the traces hold queries: what candidates do to it. Default: do.",
+        show_default=False,
+    ),
+]
 MANIFEST = Annotated[
     Path | None,
     typer.Option("--manifest", help="Serving manifest, JSON: kept in the run."),
@@ -164,6 +172,7 @@ class ReplayOptions:
     manifest: MANIFEST = None
     policy: POLICY = None
     checkpoint: CHECKPOINT = None
+    attention: ATTENTION = None
     device: DEVICE = None
 
 
@@ -219,6 +228,7 @@ def request_for(traces: list[Path], options: ReplayOptions) -> ReplayRequest:
         cache_dtypes=options.cache_dtype or (),
         against=options.against,
         sweep=bool(options.sweep),
+        attention=options.attention is not False,
     )
     return replace(
         request,

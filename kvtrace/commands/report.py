@@ -114,6 +114,7 @@ def report(
         "--cache-dtype": options.cache_dtype,
         "--sweep": options.sweep,
         "--checkpoint": options.checkpoint,
+        "--attention": options.attention is not None or None,
         "--intervals": intervals,
     }
     are_runs = _are_runs(inputs, [option for option, given in fixed.items() if given])

@@ -103,6 +103,7 @@ def _record(
         method=methods.pop() if len(methods) == 1 else "mixed",
         versions={name: version(name) for name in ("torch", "numpy", "pyarrow")},
         sources=tuple(sources),
+        replays_attention=request.attention,
         policy_sha256=policy.sha256 if policy else None,
         policy_date=policy.date if policy else None,
         manifest=manifest,

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kvtrace.candidates import standard_candidates
+from kvtrace.candidates import FreshScales, standard_candidates
 from kvtrace.candidates.captured import default_setup
 from kvtrace.errors import InputError
 from kvtrace.profile.build import DEFAULT_MEMORY_BYTES
@@ -48,6 +48,8 @@ class ReplayRequest:
     """Fields that the traces do not hold."""
     checkpoint: Path | None = None
     """The model's, for W_O: what errors of heads do to the residual stream. None: told by head alone."""
+    attention: bool = True
+    """Whether to replay attention where the traces hold queries."""
     policy: PolicyStamp | None = None
     """The limits that the run will be held against."""
 
@@ -69,11 +71,13 @@ def standard_request(
     against: Path | None = None,
     checkpoint: Path | None = None,
     sweep: bool = False,
+    attention: bool = True,
 ) -> ReplayRequest:
     """Return the request to replay the traces through `standard_candidates`, for the rest as by default.
 
     scales: checkpoints or scale files, read as `artifact_format`; None: as their content tells. sweep: with
     static scales by the rules of `swept_scales` as well, for which the tensors are read once more.
+    attention: False leaves out what candidates do to attention, and fresh scales with it.
     Raises the errors of `standard_candidates`, `load_artifact` and `ReplayRequest`.
     """
     _require_traces(traces)
@@ -81,11 +85,13 @@ def standard_request(
         _log.warning("%s", line)
     artifacts = [load_artifact(path, artifact_format) for path in scales]
     candidates = standard_candidates(traces, artifacts, setup, cache_dtypes, against=against)
+    if not attention:
+        candidates = [one for one in candidates if not isinstance(one, FreshScales)]
     if sweep:
         from kvtrace.evaluation.swept import swept_scales  # torch
 
         candidates += swept_scales(traces, setup or default_setup(traces))
-    return ReplayRequest(traces, candidates, checkpoint=checkpoint)
+    return ReplayRequest(traces, candidates, checkpoint=checkpoint, attention=attention)
 
 
 def _require_traces(traces: Sequence[Trace]) -> None:

@@ -65,7 +65,8 @@ class SourceReplay:
         yield from self._element_by_element() if self.method == "direct" else self._over_counts()
         if self._request.intervals:
             yield from self._groups()
-        yield from attention_sums(self._trace, self._applied, self._device, self._request.checkpoint)
+        if self._request.attention:
+            yield from attention_sums(self._trace, self._applied, self._device, self._request.checkpoint)
 
     def _element_by_element(self) -> Iterator[SourceValue]:
         if self._request.method == "verify":

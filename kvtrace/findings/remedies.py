@@ -49,6 +49,13 @@ def new_scales(case: Case, subject: Subject) -> NewScales:
     )
 
 
+def checkpoint_of_run(case: Case) -> str | None:
+    """Return a checkpoint of the traced model that is here, given or served; None: there is none."""
+    sources = case.run.record.sources
+    paths = [*(one.artifact for one in case.subjects), *(one.model.name for one in sources)]
+    return checkpoint_among(paths, sources[0].model, "tensor")
+
+
 def per_head_scales(case: Case, subject: Subject) -> NewScales:
     """Return how to make scales per head in place of the subject's, where its engine takes them."""
     return replace(new_scales(case, subject), granularity="attn_head")

@@ -30,25 +30,38 @@ def bytes_per_token(connection: Any) -> dict[str, int]:
     connection: with a run's views. Left out: a format whose bytes are not known, and a candidate whose
     traces differ in them.
     """
-    totals: dict[tuple[str, str], int] = {}
-    unknown = set()
+    by_candidate: dict[str, set[int | None]] = {}
+    for (candidate, _), layers in _bytes_by_layer(connection).items():
+        sizes = list(layers.values())
+        by_candidate.setdefault(candidate, set()).add(
+            None if None in sizes else sum(size for size in sizes if size is not None)
+        )
+    totals = {name: sizes.pop() for name, sizes in by_candidate.items() if len(sizes) == 1}
+    return {name: size for name, size in totals.items() if size is not None}
+
+
+def bytes_by_layer(connection: Any, candidate: str) -> dict[int, int] | None:
+    """Return layer → bytes of one token under a candidate; None as `bytes_per_token` leaves it out."""
+    found = [layers for (name, _), layers in _bytes_by_layer(connection).items() if name == candidate]
+    known = {layer: size for layer, size in found[0].items() if size is not None} if found else {}
+    return known if found and all(layers == known for layers in found) else None
+
+
+def _bytes_by_layer(connection: Any) -> dict[tuple[str, str], dict[int, int | None]]:
+    """Return (candidate, trace) → layer → bytes of one token; None: not known."""
+    found: dict[tuple[str, str], dict[int, int | None]] = {}
     cursor = connection.execute(_LAYERS)
     names = [entry[0] for entry in cursor.description]
     for values in cursor.fetchall():
         row = dict(zip(names, values, strict=True))
         form = _form(row)
-        if form is None:
-            unknown.add(row["candidate"])
-            continue
-        key = row["candidate"], row["source"]
-        size = form.bytes_per_token(row["head_dim_k"], row["num_heads"], row["head_dim_v"])
-        totals[key] = totals.get(key, 0) + size
-    by_candidate: dict[str, set[int]] = {}
-    for (candidate, _), size in totals.items():
-        by_candidate.setdefault(candidate, set()).add(size)
-    return {
-        name: sizes.pop() for name, sizes in by_candidate.items() if len(sizes) == 1 and name not in unknown
-    }
+        layers = found.setdefault((row["candidate"], row["source"]), {})
+        layers[row["layer"]] = (
+            None
+            if form is None
+            else form.bytes_per_token(row["head_dim_k"], row["num_heads"], row["head_dim_v"])
+        )
+    return found
 
 
 def _form(row: dict[str, Any]) -> CacheFormat | None:

@@ -66,6 +66,8 @@ class RunRecord(Record):
     tables: dict[str, str] = Field(default_factory=dict)
     """File name → CRC32C of each table (`kvtrace.runs.checksums`); checked when the run is opened."""
     sources: tuple[SourceRecord, ...]
+    replays_attention: bool = True
+    """False where the replay was told to leave it out (--no-attention), whatever queries there are."""
     policy_sha256: str | None = None
     """Of the policy.toml that replay was given: limits are seen to be older than the results."""
     policy_date: str | None = None

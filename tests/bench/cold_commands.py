@@ -2,7 +2,7 @@
 
     python tests/bench/cold_commands.py [--repeats 5]
 
-On a copy of the bundled sample under the four artifacts of `make demo`: a replay with artifacts that the
+On a copy of the bundled sample under four artifacts: a replay with artifacts that the
 trace was not replayed under before, its counts being ready, and the report on the run that this gives. Cold
 is the process, not the disk: one run of each is not counted.
 """

@@ -4,7 +4,7 @@
 
 In one process, over counts that were made here: with all checks (the seal, SHA-256, bounds, order, sums), and
 with none. Then what a profile from elsewhere costs: its tensors are counted again, once. CPU seconds of all
-threads; without --trace the bundled sample, under the four artifacts of `make demo`.
+threads; without --trace the bundled sample, under four artifacts.
 """
 
 from __future__ import annotations

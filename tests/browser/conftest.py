@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from incidents.bench import new_bench, times
 from playwright.sync_api import Browser, sync_playwright
-from support.browser_visit import ARTIFACTS, FLAGS, SAMPLE, RefusingProxy, Visit, kvtrace, rendered
+from support.browser_visit import (
+    ARTIFACTS,
+    FLAGS,
+    FORMATS,
+    SAMPLE,
+    WITH_QUERIES,
+    RefusingProxy,
+    Visit,
+    kvtrace,
+    rendered,
+)
 from support.examples import run_of
 from support.hostile_run import hostile_run
 from support.large_run import large_run
@@ -82,6 +92,21 @@ def sample_json(sample_run: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
+def harm_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo: scales and formats by what they do to attention."""
+    run = tmp_path_factory.mktemp("harm") / "harm.run"
+    scales = [word for name in ("all-per-head", "halved") for word in ("--scales", f"samples/scales/{name}")]
+    formats = [word for name in FORMATS for word in ("--cache-dtype", name)]
+    kvtrace("replay", WITH_QUERIES, *scales, *formats, "-o", str(run))
+    return run
+
+
+@pytest.fixture(scope="session")
+def harm_json(harm_run: Path) -> dict[str, Any]:
+    return json.loads(kvtrace("report", str(harm_run), "--json"))
+
+
+@pytest.fixture(scope="session")
 def incident_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Part of the sample as served in FP8 with scales that are too small for K of three heads."""
     return served_run("incident", tmp_path_factory, {1 / 4: [(2, 1)], 1 / 2.5: [(0, 0), (3, 2)]})
@@ -104,9 +129,9 @@ def served_run(
 
 @pytest.fixture(scope="session")
 def shown_runs(
-    sample_run: Path, incident_run: Path, tmp_path_factory: pytest.TempPathFactory
+    sample_run: Path, harm_run: Path, incident_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Path, ...]]:
-    """A choice, an incident as served, sound scales, scales that cannot be used; before and after a fault."""
+    """A choice, one by harm, an incident as served, sound scales, unusable ones; before and after a fault."""
     invalid = tmp_path_factory.mktemp("invalid") / "invalid.run"
     run_of(RunExample(invalid_as="wrong-model"), invalid)
     sound = tmp_path_factory.mktemp("sound") / "sound.run"
@@ -114,6 +139,7 @@ def shown_runs(
     before = served_run("earlier", tmp_path_factory, {1 / 3: [(1, 1)]})
     return {
         "choice": (sample_run,),
+        "harm": (harm_run,),
         "incident": (incident_run,),
         "sound": (sound,),
         "invalid": (invalid,),

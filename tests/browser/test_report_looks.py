@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.browser_visit import SCREENSHOTS
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Open = Callable[..., Visit]
 
-SHOWN = ("choice", "incident", "sound", "invalid", "before-after")
+SHOWN = ("choice", "harm", "incident", "sound", "invalid", "before-after")
 WIDTHS = (1280, 390)
 
 
@@ -60,6 +60,23 @@ def test_the_answer_stands_on_the_first_screen_and_its_sections_beside_it(
     narrow = visit(shown_pages[name], 390).page
     assert not narrow.locator(".rail").is_visible()
     assert narrow.locator(".toc").is_visible()
+
+
+def test_harm_against_bytes_stands_on_the_first_screen_with_a_mark_for_every_candidate(
+    visit: Open, shown_pages: dict[str, Path], harm_json: dict[str, Any]
+) -> None:
+    page = visit(shown_pages["harm"]).page
+    figure = page.locator("#answer figure")
+    assert figure.count() == 1
+    box = figure.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 800
+    harm = harm_json["harm"]
+    assert figure.locator("circle").count() == len(harm["candidates"]) == 8
+    said = figure.locator("svg[role=img]").get_attribute("aria-label")
+    assert all(one["candidate"] in said for one in harm["candidates"])
+    assert figure.locator("circle.sound").count() == len(harm["front"])
+    assert page.locator("#harm figure").first.is_visible()  # range used, and bars by layer
 
 
 def test_the_samples_page_is_short_while_its_details_are_closed(visit: Open, sample_page: Path) -> None:

@@ -113,7 +113,9 @@ def test_clip_findings_name_the_heads_and_the_loss_of_energy(tmp_path: Path) -> 
     worst = finding.evidence[0]
     assert (worst["layer"], worst["kv_head"]) == (2, 1)
     assert worst["max_abs"] / worst["covered_amax"] == pytest.approx(3, rel=0.01)
-    assert "--kv-cache-dtype-skip-layers 2" in finding.action
+    # Layers are kept native by harm (kvtrace plan); those that clip most are not those that harm most.
+    assert "skip-layers" not in finding.action
+    assert "--kv-cache-dtype bfloat16" in finding.action
 
 
 def test_the_clip_finding_gives_the_worst_heads_own_share_of_clipped_values(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_no_text_of_the_product_advises_the_default_as_a_way_to_switch_fp8_off()
     assert ADVISES_AUTO.search('kv_cache_dtype="auto"')
     assert not ADVISES_AUTO.search("--kv-cache-dtype bfloat16")
     files = product_text()
-    assert {"drift.py", "README.md", "skip_layers.sql", "report.html.j2", "policy.md"} <= {
+    assert {"drift.py", "README.md", "scale_audit.sql", "report.html.j2", "policy.md"} <= {
         f.name for f in files
     }
     assert [str(file) for file in files if ADVISES_AUTO.search(file.read_text())] == []

@@ -113,8 +113,6 @@ def test_a_header_that_says_of_a_parameter_nothing_known_is_named_with_what_it_m
         ("by_generation_step", "width", "-1", "a whole number from 1 on"),
         ("amax_by_class", "min_requests", "0", "a whole number from 1 on"),
         ("locate_heads", "min_tokens", "few", "a whole number from 0 on"),
-        ("skip_layers", "limit", "1.5", "a number from 0 to 1"),
-        ("skip_layers", "limit", "nan", "a number from 0 to 1"),
         ("clip_flush_floor", "margin_db", "-1", "a number from 0 on"),
         ("clip_flush_floor", "margin_db", "inf", "a number from 0 on"),
         ("by_length_class", "prompt_edges", "512;4096", "ascending whole numbers, such as 512,4096"),
@@ -142,7 +140,6 @@ def test_a_value_that_a_parameter_cannot_mean_is_refused_with_what_it_can(
         ("by_workload", {"workload": "chat", "layer": "0", "kv_head": "1", "tensor": "v"}),
         ("by_length_class", {"prompt_edges": "0, 512", "output_edges": "7"}),
         ("locate_heads", {"min_tokens": "0"}),
-        ("skip_layers", {"limit": "1e-3"}),
         ("clip_flush_floor", {"margin_db": "0"}),
     ],
 )

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 SCREENSHOTS = ROOT / "build" / "browser"
 BROWSERS_OWN = (b".google.com:443 ", b".googleapis.com:443 ", b".gstatic.com:443 ")
 SAMPLE = "samples/smollm2-135m.kvtrace"
+WITH_QUERIES = "samples/smollm2-135m-queries.kvtrace"
+FORMATS = ("int8_per_token_head", "turboquant_k8v4", "int4_per_token_head")
 ARTIFACTS = ("chat-per-tensor", "chat-per-head", "all-per-head", "halved")
 FLAGS = [
     "--no-sandbox",

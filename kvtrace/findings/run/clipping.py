@@ -17,7 +17,7 @@ from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import Row, bound, stratum_of
 from kvtrace.findings.run.example import CLIPS, Clipped, RunExample, RunRule
 from kvtrace.findings.run.own_dtype import without_fp8
-from kvtrace.findings.wording import skip_layers_flag, some_heads
+from kvtrace.findings.wording import some_heads
 from kvtrace.plain_text import plain
 from kvtrace.stats.fractions import fraction_intervals, request_sums
 
@@ -37,7 +37,6 @@ _ERROR_HEAD: Final = 0.1
 _MIN_REQUESTS: Final = 3
 _MIN_REQUESTS_IN_OCTAVE: Final = 5
 """The first positions hold a token a request, unlike all others: a few of them say nothing."""
-_FEW_LAYERS: Final = 0.2
 
 _EVIDENCE: Final = """
 SELECT layer, kv_head, num_values, num_clipped,
@@ -191,7 +190,7 @@ def _finding(case: Case, subject: Subject, tensor: Tensor, clipping: Sequence[Cl
             f"{percent(share)} of its tokens (95 %: {percent(low)} to {percent(high)}) and in "
             f"{affected} of {count(requests, 'request')}"
         ),
-        action=_action(case, subject, heads, beyond, len({row["layer"] for row in total})),
+        action=_action(case, subject, beyond),
         command=recalibrate_command(case, subject),
         evidence=tuple(rows[:_SHOWN]),
         sql=sql,
@@ -223,12 +222,11 @@ def _is_of_few(affected: int, requests: int) -> bool:
     return affected < _MIN_REQUESTS and 2 * affected < requests
 
 
-def _action(case: Case, subject: Subject, heads: Sequence[Head], beyond: float, num_layers: int) -> str:
-    layers = {layer for layer, _, _ in heads}
-    wider = f"Calibrate on this traffic with headroom: the values need {times(beyond)} the range"
-    if subject.granularity == "attn_head" and len(layers) <= _FEW_LAYERS * num_layers:
-        return f"{wider}; or leave {len(layers)} of {num_layers} layers in BF16: {skip_layers_flag(layers)}"
-    return f"{wider}, and E4M3 makes headroom nearly free. Until then serve {without_fp8(case, subject)}"
+def _action(case: Case, subject: Subject, beyond: float) -> str:
+    return (
+        f"Calibrate on this traffic with headroom: the values need {times(beyond)} the range, and E4M3 makes "
+        f"headroom nearly free. Until then serve {without_fp8(case, subject)}"
+    )
 
 
 K_CLIPS: Final = RunRule(

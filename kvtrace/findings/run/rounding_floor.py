@@ -15,7 +15,7 @@ from kvtrace.findings.rule import Tier
 from kvtrace.findings.run.case import bound
 from kvtrace.findings.run.example import HEADS, SOUND, RunExample, RunRule
 from kvtrace.findings.run.underflow import error_of
-from kvtrace.findings.wording import skip_layers_flag, some_heads, tensors_of
+from kvtrace.findings.wording import some_heads, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,6 @@ FROM value_sums(chosen_cells) JOIN candidates USING (candidate)
 WHERE candidate = $candidate
 ORDER BY sqnr_db, layer, kv_head, tensor
 """
-_NAMED: Final = 3
 
 
 def check(case: Case) -> Iterator[Finding]:
@@ -55,7 +54,6 @@ def check(case: Case) -> Iterator[Finding]:
         if not at_floor:
             continue
         sql = bound(_EVIDENCE, candidate=subject.name)
-        layers = list(dict.fromkeys(row["layer"] for row in at_floor))[:_NAMED]
         where, rest = "", ""
         if above:
             where = f" of {len(at_floor)} of {len(heads)} heads (K and V counted apart)"
@@ -69,8 +67,8 @@ def check(case: Case) -> Iterator[Finding]:
                 f"SQNR{where} is {_db(np.mean([_error(row) for row in at_floor]))} dB on average where "
                 f"rounding alone leaves {_db(subject.floor)}: no other scale will do much better{rest}"
             ),
-            action=f"If FP8 still costs too much quality, leave layers in BF16, these first: "
-            f"{skip_layers_flag(layers)}",
+            action="If FP8 still costs too much quality, compare formats (--cache-dtype), or keep native the "
+            "layers that harm most (kvtrace plan)",
             evidence=tuple(case.rows(sql, 10)),
             sql=sql,
             heads=tuple(_named(row) for row in at_floor) if above else (),

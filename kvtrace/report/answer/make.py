@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final, Literal
 
 from kvtrace.figures import count, percent, times
+from kvtrace.findings.remedies import checkpoint_of_run
 from kvtrace.plain_text import plain
 from kvtrace.report.answer.action import action_of
 from kvtrace.report.answer.choices import choices
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_OTHERS: Final = 3
 _NAME_OF_MODEL: Final = 400
+_PATH: Final = 1_000
 
 
 def make_answer(told: Told, places: Mapping[tuple[str, Head], str], *, run_kept: bool = True) -> Answer:
@@ -88,25 +90,30 @@ def _matters(told: Told) -> list[str]:
         said.append(f"at most {percent(flushed)} of a head's values are flushed to 0")
     said += _others(told)
     if told.harm is None or told.own_harm is None:
-        return [*said, "harm was not measured: no queries"]
+        asked = told.case.run.record.replays_attention
+        return [*said, f"harm was not measured: {'no queries' if asked else 'it was left out'}"]
     return [harm_sentence(told.harm, told.own_harm), *said]
 
 
 def _not_measured(told: Told) -> tuple[NotMeasured, ...]:
-    """Return what the report lacks, each with the command that would measure it."""
-    lacking = []
-    model = shlex.quote(plain(told.case.run.record.sources[0].model.name, _NAME_OF_MODEL))
-    anew = (
-        f"kvtrace capture run --model {model} --prompts PROMPTS --queries probe "
-        "--engine-arg enforce_eager=true -o NEW.kvtrace"
-    )
-    if told.harm is None:
-        lacking.append(NotMeasured("harm", "the trace holds no queries", anew))
+    """Return what the report lacks, each with a command that runs as it is, where there is one."""
+    first = told.case.run.record.sources[0]
+    report = f"kvtrace report {shlex.quote(plain(first.path, _PATH))}"
+    if told.harm is None and not told.case.run.record.replays_attention:
+        lacking = [NotMeasured("harm", "it was left out (--no-attention)", report)]
+    elif told.harm is None:
+        model = shlex.quote(plain(first.model.name, _NAME_OF_MODEL))
+        capture = f"kvtrace capture flags --model {model} --queries probe -o traces-with-queries"
+        lacking = [NotMeasured("harm", "the trace holds no queries", capture)]
     elif told.harm.knowledge == "heads":
-        checkpoint = f"kvtrace report TRACE --checkpoint {model}"
-        lacking.append(NotMeasured("harm by layer", "W_O is read from a checkpoint", checkpoint))
+        model_here = checkpoint_of_run(told.case)
+        command = None if model_here is None else f"{report} --checkpoint {shlex.quote(model_here)}"
+        lacking = [NotMeasured("harm by layer", "W_O is read from the model: give --checkpoint", command)]
     elif told.harm.knowledge == "projected":
-        lacking.append(NotMeasured("harm of the residual stream", "the trace does not hold it", anew))
+        why = "the trace does not hold it; kvtrace capture run measures it in an eager engine"
+        lacking = [NotMeasured("harm of the residual stream", why, None)]
+    else:
+        lacking = []
     return (*lacking, *_NOT_MEASURED)
 
 

@@ -11,6 +11,7 @@ from kvtrace.report.harm.words import HARDLY, MOSTLY, drift_share, harm_figure
 
 if TYPE_CHECKING:
     from kvtrace.report.answer.told import Told
+    from kvtrace.report.harm.model import CandidateHarm, Harm
 
 
 NOTHING_CLIPS: Final = "Nothing clips"
@@ -47,7 +48,9 @@ def _by_harm(told: Told) -> tuple[str, str] | None:
         or (blamed and told.first and told.first.remedy == "elsewhere")
     ):
         return None
-    because = f"{percent(share)} of the harm goes with fresh scales"
+    because = "fresh scales do no less harm"
+    if share:
+        because = f"{percent(share)} of the harm goes with fresh scales"
     if share <= HARDLY:
         return "No", because
     yes = "Yes" if share >= MOSTLY else "Partly"
@@ -68,15 +71,25 @@ def _by_clipping(told: Told) -> tuple[str, str]:
 def _format(told: Told) -> Question:
     """Return what does least harm among the candidates that take no more bytes than FP8 does."""
     answer, because = "– not measured", "harm needs queries, which the trace does not hold"
+    if not told.case.run.record.replays_attention:
+        because = "attention was left out of the replay"
     if told.harm is not None:
         because = "no format was replayed beside others"
-        best = told.harm.smallest_harm
+        best, own = told.harm.smallest_harm, told.own_harm
         if told.state == "too few":
             because = "too few requests"
         elif best is not None and best.harm is not None:
-            answer = plain(best.candidate, _NAME)
-            because = f"harm {harm_figure(told.harm, best.harm)}, the least of what is no larger than FP8"
+            chosen, among = best, "the least"
+            if own is not best and own is not None and _is_alike(told.harm, own, best.harm):
+                chosen, among = own, "as little as any"
+            answer = plain(chosen.candidate, _NAME)
+            because = f"harm {harm_figure(told.harm, chosen.harm)}, {among} of what is no larger than FP8"
     return Question(id="format", question="Which cache format?", answer=answer, because=because)
+
+
+def _is_alike(harm: Harm, own: CandidateHarm, least: float) -> bool:
+    """Return whether the answer's scales are as small as FP8, and by their interval as good as the least."""
+    return own.candidate in harm.no_larger and own.harm_low is not None and own.harm_low <= least
 
 
 def _lower(sentence: str) -> str:

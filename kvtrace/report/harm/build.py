@@ -34,7 +34,7 @@ def build_harm(ask: Rows, num_bytes: Mapping[str, int | None]) -> Harm | None:
         (sized[one.candidate][0] for one in candidates if one.kind == "fresh" and one.candidate in sized),
         default=0,
     )
-    small = [name for name, (size, _) in sized.items() if size <= fp8]
+    small = tuple(name for name, (size, _) in sized.items() if size <= fp8)
     return Harm(
         knowledge=found[0]["knowledge"],
         candidates=candidates,
@@ -42,6 +42,7 @@ def build_harm(ask: Rows, num_bytes: Mapping[str, int | None]) -> Harm | None:
         strata=(),
         front=front(sized),
         smallest=min(small, key=lambda name: (sized[name][1], name)) if len(small) > 1 else None,
+        no_larger=small,
     )
 
 

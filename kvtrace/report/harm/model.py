@@ -95,6 +95,8 @@ class Harm:
     smallest: str | None = None
     """The candidate with the least harm of those that take no more bytes a token than FP8, where there are
     several."""
+    no_larger: tuple[str, ...] = ()
+    """Candidates that take no more bytes a token than FP8."""
 
     @property
     def smallest_harm(self) -> CandidateHarm | None:

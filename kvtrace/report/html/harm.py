@@ -83,7 +83,12 @@ def front_parts(report: Report) -> dict[str, Any] | None:
         for one in sorted(listed, key=lambda one: (-sized.get(one.candidate, 0), one.harm or 0))
     ]
     drawn = [one for one in listed if one.candidate in sized and one.harm is not None]
-    return {"rows": rows, "picture": _picture(harm, drawn, sized), "measured_in": MEASURED_IN[harm.knowledge]}
+    own = report.answer.candidate
+    return {
+        "rows": rows,
+        "picture": _picture(harm, drawn, sized, own),
+        "measured_in": MEASURED_IN[harm.knowledge],
+    }
 
 
 def _interval(harm: Harm, one: CandidateHarm) -> str:
@@ -154,8 +159,13 @@ def _stratum(harm: Harm, one: CandidateHarm) -> dict[str, str]:
     }
 
 
-def _picture(harm: Harm, drawn: Sequence[CandidateHarm], sized: dict[str, int]) -> dict[str, Any] | None:
-    """Return harm against bytes, both logarithmic; what does no harm stands on the floor."""
+def _picture(
+    harm: Harm, drawn: Sequence[CandidateHarm], sized: dict[str, int], own: str | None
+) -> dict[str, Any] | None:
+    """Return harm against bytes, both logarithmic; what does no harm stands on the floor.
+
+    own: the scales of the answer, which have their label wherever others have none.
+    """
     above = [one.harm for one in drawn if one.harm]
     if len(drawn) < 2 or not above:
         return None
@@ -167,6 +177,7 @@ def _picture(harm: Harm, drawn: Sequence[CandidateHarm], sized: dict[str, int]) 
             "y": round(_down(one.harm, low, high), 1),
             "name": plain(one.candidate, _NAME),
             "is_front": one.candidate in harm.front,
+            "is_own": one.candidate == own,
             "text": None,
         }
         for one in drawn
@@ -175,7 +186,7 @@ def _picture(harm: Harm, drawn: Sequence[CandidateHarm], sized: dict[str, int]) 
     steps = _steps(sorted((p for p in points if p["is_front"]), key=lambda p: (p["x"], -p["y"])))
     return {
         "height": _FRONT_HEIGHT,
-        "points": points,
+        "points": sorted(points, key=lambda point: point["is_front"]),  # these are drawn over the others
         "steps": steps,
         "ticks": [
             {"y": round(_down(10.0**n, low, high), 1), "text": harm_figure(harm, 10.0**n)}
@@ -213,9 +224,9 @@ def _down(value: float | None, low: int, high: int) -> float:
 
 
 def _place_labels(points: Sequence[dict[str, Any]]) -> None:
-    """Label those with room for it, the front first; the table names all."""
+    """Label those with room for it, the answer's scales and the front first; the table names all."""
     taken: list[tuple[float, float]] = []
-    for point in sorted(points, key=lambda one: not one["is_front"]):
+    for point in sorted(points, key=lambda one: (not one["is_own"], not one["is_front"])):
         if all(abs(point["y"] - y) >= _LABEL_APART or abs(point["x"] - x) > 30 for x, y in taken):
             point["text"] = point["name"]
             taken.append((point["x"], point["y"]))

@@ -1,11 +1,11 @@
-"""Harm: the ruler, the two diagnoses, layers and parts of the traffic; and harm against bytes."""
+"""Harm: against bytes, on the ruler, the two diagnoses, layers and parts of the traffic."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Final
 
-from kvtrace.figures import times
+from kvtrace.figures import percent, times
 from kvtrace.report.harm.words import (
     LACKING,
     causes_sentence,
@@ -35,7 +35,8 @@ def harm_lines(harm: Harm, report: Report) -> Iterator[str]:
     own = harm.of(report.answer.candidate)
     if own is not None:
         fresh = [one for one in harm.candidates if one.kind == "fresh" and one is not own]
-        yield from _ruler(harm, [own, *fresh])
+        if harm.knowledge == "residual":
+            yield from _ruler([own, *fresh])
         for sentence in (
             diagnoses_sentence(harm, own),
             layers_sentence(harm, own),
@@ -65,12 +66,8 @@ def front_table(harm: Harm, candidates: list[CandidateSummary]) -> Iterator[str]
     yield "  * nothing is better in both"
 
 
-def _ruler(harm: Harm, marks: list[CandidateHarm]) -> Iterator[str]:
-    """Yield a line per mark; only shares of the residual stream stand on a ruler that never changes."""
-    if harm.knowledge != "residual":
-        for one in marks:
-            yield f"  {padded(one.candidate, _NAME)} {harm_figure(harm, one.harm)}"
-        return
+def _ruler(marks: list[CandidateHarm]) -> Iterator[str]:
+    """Yield a line per mark. Shares of the residual stream alone stand on a ruler that never changes."""
     scale = [" "] * (_COLUMNS + 6)
     for label, at in (("0.01 %", 1e-4), ("0.1 %", 1e-3), ("1 %", 1e-2), ("10 %", 0.1), ("100 %", 1.0)):
         place = _column(at)
@@ -78,7 +75,7 @@ def _ruler(harm: Harm, marks: list[CandidateHarm]) -> Iterator[str]:
     yield f"  {'':<{_NAME}} {''.join(scale)}".rstrip()
     for one in marks:
         place = _column(one.harm or 0.0)
-        yield f"  {padded(one.candidate, _NAME)} {' ' * place}● {harm_figure(harm, one.harm)}"
+        yield f"  {padded(one.candidate, _NAME)} {' ' * place}● {percent(one.harm)}"
 
 
 def _column(value: float) -> int:

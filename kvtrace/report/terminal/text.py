@@ -64,6 +64,7 @@ def _answer(report: Report) -> Iterator[str]:
 def _harm(report: Report) -> Iterator[str]:
     if report.harm is not None:
         yield f"HARM   {MEASURED_IN[report.harm.knowledge]}"
+        yield from front_table(report.harm, shown_candidates(report))
         yield from harm_lines(report.harm, report)
 
 
@@ -83,9 +84,7 @@ def _heads(report: Report) -> Iterator[str]:
 def _formats(report: Report) -> Iterator[str]:
     yield "FORMATS   shares of values; SQNR in dB, higher is better"
     yield from candidate_table(shown_candidates(report))
-    if report.harm is not None:
-        yield from front_table(report.harm, shown_candidates(report))
-    elif (sizes := cache_bytes_statement(report)) is not None:
+    if report.harm is None and (sizes := cache_bytes_statement(report)) is not None:
         yield from paragraph(sizes)
     listed = shown_choices(report)
     yield from _named((one.candidate, f"{SIGNS[one.state]} {plain(one.text, 400)}") for one in listed)
