@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _received: Final[list[int]] = []
+EXIT_INTERRUPTED: Final = 130
+_AGAIN_S: Final = 0.01
 
 
 def end_on_signals() -> None:
@@ -20,14 +22,20 @@ def end_on_signals() -> None:
         signal.signal(number, _end)
 
 
+def try_again_after_finalizers() -> None:
+    """Have an exit that came inside a finalizer, where nothing can be raised, come again at once."""
+    sys.unraisablehook = _try_again
+
+
 @contextmanager
-def ctrl_c_interrupts() -> Iterator[None]:
-    """Have Ctrl-C raise KeyboardInterrupt inside the block, for what ends in its own way then."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def signals_interrupt() -> Iterator[None]:
+    """Have both raise KeyboardInterrupt inside the block, for what ends in its own way then."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def exit_code_of_signal() -> int | None:
@@ -41,3 +49,16 @@ def exit_code_of_signal() -> int | None:
 def _end(number: int, _: object) -> None:
     _received.append(number)
     sys.exit(128 + number)
+
+
+def _interrupt(number: int, _: object) -> None:
+    _received.append(number)
+    raise KeyboardInterrupt
+
+
+def _try_again(unraisable: sys.UnraisableHookArgs) -> None:
+    if not _received or not isinstance(unraisable.exc_value, SystemExit):
+        sys.__unraisablehook__(unraisable)
+        return
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(exit_code_of_signal()))
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from selectors import EVENT_READ, DefaultSelector
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvtrace.capture.engine_log import reason_in_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     Progress = Callable[[int, int], None]
@@ -34,7 +34,7 @@ class Driven:
     """What the engine says of itself, where the driver asks."""
     status: int = 0
     is_interrupted: bool = False
-    """By Ctrl-C or SIGTERM."""
+    """By Ctrl-C, or by SIGTERM where the caller has it interrupt (`kvtrace.signals.signals_interrupt`)."""
 
     def failure(self, log: str) -> str | None:
         """Return why it failed, by its log where that says more; None: it did not."""
@@ -63,9 +63,8 @@ def drive(module: str, job: dict[str, Any], python: Path, log: Path, progress: P
         )
         os.close(events_of_driver)
         try:
-            with _term_as_interrupt():
-                _send(process, job)
-                _listen(process, stream, told, progress)
+            _send(process, job)
+            _listen(process, stream, told, progress)
         except KeyboardInterrupt:
             told.is_interrupted = True
             _stop(process)
@@ -107,7 +106,7 @@ def _listen(process: subprocess.Popen[bytes], stream: Any, told: Driven, progres
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """Let the driver end in good order; a second Ctrl-C does not wait for it."""
-    with suppress(KeyboardInterrupt, subprocess.TimeoutExpired), _term_as_interrupt():
+    with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
         process.terminate()
         process.wait(STOP_TIMEOUT_S)
 
@@ -120,13 +119,3 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
-
-
-@contextmanager
-def _term_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

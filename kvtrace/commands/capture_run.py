@@ -19,9 +19,7 @@ from kvtrace.commands.capture_options import (
 )
 from kvtrace.commands.options import FORCE, say
 from kvtrace.plain_text import plain_line
-from kvtrace.signals import ctrl_c_interrupts
-
-EXIT_INTERRUPTED = 130
+from kvtrace.signals import EXIT_INTERRUPTED, exit_code_of_signal, signals_interrupt
 
 
 def capture_run(
@@ -94,7 +92,7 @@ def capture_run(
     )
     require_chat_template(Path(model), run.prompts, prompts)
     python = find_vllm_python(vllm_python)
-    with show_progress("capture") as progress, ctrl_c_interrupts():
+    with show_progress("capture") as progress, signals_interrupt():
         captured = capture_offline(run, options, python, output, progress, overwrite=force)
     for fault in captured.faults:
         typer.echo(plain_line(f"kvtrace: {output}: {fault}"), err=True)
@@ -103,5 +101,5 @@ def capture_run(
         typer.echo(
             f"kvtrace: interrupted after {captured.num_done} of {len(run.prompts)} requests; {left}", err=True
         )
-        raise typer.Exit(EXIT_INTERRUPTED)
+        raise typer.Exit(exit_code_of_signal() or EXIT_INTERRUPTED)
     say(f"{output}\n")

@@ -10,7 +10,6 @@ import typer
 
 from kvtrace.commands.options import FORCE, check_absent, say
 from kvtrace.commands.trace_inputs import trace_at
-from kvtrace.signals import ctrl_c_interrupts
 
 if TYPE_CHECKING:
     from kvtrace.fixture.make import LengthClass
@@ -90,11 +89,7 @@ def fixture_make(
         max_tokens=max_tokens,
     )
     python = find_vllm_python(vllm_python)
-    with (
-        tokenizer_of(model, python) as tokenizer,
-        show_progress("cases") as progress,
-        ctrl_c_interrupts(),
-    ):
+    with tokenizer_of(model, python) as tokenizer, show_progress("cases") as progress:
         num_cases = write_fixture(request, tokenizer.count, output, _described(model), progress)
     classes = ", ".join(f"{name} {tokens:,}" for name, tokens in lengths)
     say(f"{num_cases:,} cases; prompt tokens: {classes}\n{output / PROMPTS_FILE}\n{output / CASES_FILE}\n")

@@ -11,14 +11,13 @@ import typer
 from kvtrace.commands.capture_options import POSITION_STRIDE  # noqa: TC001 -- Typer reads the annotations
 from kvtrace.commands.options import FORCE, say
 from kvtrace.plain_text import plain_line, wrapped
-from kvtrace.signals import ctrl_c_interrupts
+from kvtrace.signals import EXIT_INTERRUPTED, exit_code_of_signal, signals_interrupt
 
 if TYPE_CHECKING:
     from kvtrace.capture.prompts import Prompt
     from kvtrace.fixture.answers import Keyed
     from kvtrace.quality.run.result import RunResult
 
-EXIT_INTERRUPTED = 130
 EXIT_INCOMPLETE = 3
 
 
@@ -106,7 +105,7 @@ def quality_run(
         key=key,
     )
     python = find_vllm_python(vllm_python)
-    with ctrl_c_interrupts():
+    with signals_interrupt():
         done = run_variants(run, python, output, show_progress, overwrite=force)
         stopped = (
             done
@@ -122,7 +121,7 @@ def quality_run(
             ),
             err=True,
         )
-        raise typer.Exit(EXIT_INTERRUPTED)
+        raise typer.Exit(exit_code_of_signal() or EXIT_INTERRUPTED)
     result = write_result(run, *done, output)
     say(_text(result, output, has_trace=capture))
     raise typer.Exit(EXIT_INCOMPLETE if any(one.invalid for one in result.variants) else 0)

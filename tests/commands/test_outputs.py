@@ -196,3 +196,23 @@ def test_no_command_prints_what_a_terminal_would_obey(trace: Path, run: Path) ->
         shown = kvtrace(*command)
         assert shown.returncode == 0
         assert not set(shown.stdout) & set("\x9b\u202e\x1b")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_a_finalizer_ends_the_command_all_the_same(number: signal.Signals, code: int) -> None:
+    script = f"""
+import os, time
+from kvtrace.signals import end_on_signals, try_again_after_finalizers
+end_on_signals()
+try_again_after_finalizers()
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), {int(number)})
+Finalized()
+while True:
+    time.sleep(0.001)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")

@@ -19,6 +19,7 @@ def scratch() -> Iterator[Path]:
     """Yield a folder in memory if there is one: a case makes and removes hundreds of files."""
     in_memory = str(_SHARED_MEMORY) if _SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="kvtrace-faults-", dir=in_memory) as folder:
+        Path(folder).chmod(0o711)  # some faults are another user's
         yield Path(folder)
 
 
