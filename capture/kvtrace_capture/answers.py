@@ -60,15 +60,17 @@ def answer(job: dict[str, Any], tell: Tell) -> None:
     """Answer what is not answered, then score what is not scored.
 
     job: {"model", "engine": arguments of `vllm.LLM`, "prompts": [{"line", "id", "prompt" or "messages",
-    "max_tokens"}] in order, "at_once", "top": log-probabilities a step, "answers", "scores": files,
-    "teacher": file of the answers to score}. Raises ValueError: a prompt is too long, by its line.
+    "max_tokens"}] in order, "at_once", "top": log-probabilities a step, "answers", "scores", "facts":
+    files, "teacher": file of the answers to score}. Raises ValueError: a prompt is too long, by its line.
     """
     engine = {"max_logprobs": max(job["top"], _MOST_BY_DEFAULT), **job["engine"]}
     llm = LLM(job["model"], **engine, worker_extension_cls=_EXTENSION)
     try:
         config = llm.llm_engine.model_config
         facts = llm.collective_rpc(_TELL)[0]
-        tell({"engine": {"vllm": vllm_version, "dtype": str(config.dtype).removeprefix("torch."), **facts}})
+        facts = {"vllm": vllm_version, "dtype": str(config.dtype).removeprefix("torch."), **facts}
+        Path(job["facts"]).write_text(json.dumps(facts), encoding="utf-8")
+        tell({"engine": facts})
         tokenizer = llm.get_tokenizer()
         prompts = [{**one, "token_ids": token_ids_of(one, tokenizer)} for one in job["prompts"]]
         for one in prompts:

@@ -52,6 +52,7 @@ def main(events_fd: int) -> None:
         raise ValueError(f"this machine has no {dtype} cache")
     served = engine.get("served", dtype if dtype != "bfloat16" else "auto")
     facts = {"vllm": "0.32", "dtype": "bfloat16", "backends": ["STAND_IN"], "cache_dtypes": [served]}
+    Path(job["facts"]).write_text(json.dumps(facts))
     events.write(json.dumps({"engine": facts, "total": 2 * len(job["prompts"])}) + "\n")
     texts = json.loads(Path(engine["answers"]).read_text())[dtype]
     answers, scores = Path(job["answers"]), Path(job["scores"])

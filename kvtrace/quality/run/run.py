@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from kvtrace.capture.driver import drive
 from kvtrace.errors import CaptureError
 from kvtrace.files.staging import locked
 from kvtrace.quality.run.variant import checkpoint
-from kvtrace.quality.run.work import open_work
+from kvtrace.quality.run.work import FACTS_FILE, open_work
 from kvtrace.trace.fingerprint import weights_digest
 
 if TYPE_CHECKING:
@@ -133,9 +132,8 @@ def run_variants(
 def _run_one(
     run: QualityRun, variant: Variant, model: str, work: Work, python: Path, progress: Progress
 ) -> VariantRun | Interrupted:
-    state = work.file(variant.name, "done.json")
-    if state.exists():
-        return VariantRun(**json.loads(state.read_text()))
+    if (facts := work.facts_if_complete(variant.name, len(run.prompts))) is not None:
+        return VariantRun(variant.name, variant.not_as_asked(facts), facts, weights_digest(Path(model)))
     log = work.file(variant.name, LOG_FILE)
     told = drive(DRIVER, _job(run, variant, model, work), python, log, progress)
     if told.is_interrupted:
@@ -148,12 +146,7 @@ def _run_one(
         )
     if told.engine is not None:
         invalid = variant.not_as_asked(told.engine)
-    became = VariantRun(variant.name, invalid, told.engine or {}, weights_digest(Path(model)))
-    if invalid is None:
-        state.write_text(
-            json.dumps({"name": became.name, "engine": became.engine, "weights": became.weights})
-        )
-    return became
+    return VariantRun(variant.name, invalid, told.engine or {}, weights_digest(Path(model)))
 
 
 def _job(run: QualityRun, variant: Variant, model: str, work: Work) -> dict[str, Any]:
@@ -168,5 +161,6 @@ def _job(run: QualityRun, variant: Variant, model: str, work: Work) -> dict[str,
         "top": run.top,
         "answers": str(work.file(variant.name, "answers.jsonl").absolute()),
         "scores": str(work.file(variant.name, "scores.jsonl").absolute()),
+        "facts": str(work.file(variant.name, FACTS_FILE).absolute()),
         "teacher": str(work.file(run.variants[0].name, "answers.jsonl").absolute()),
     }

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 WORK: Final = "work"
 RESULT_FILE: Final = "quality-run.json"
+FACTS_FILE: Final = "engine.json"
+"""What an engine said of itself, written before it answers."""
 _JOB_FILE: Final = "job.json"
 
 
@@ -38,6 +40,15 @@ class Work:
             path = self.file(variant, name)
             if path.exists():
                 os.truncate(path, _whole_lines(path))
+
+    def facts_if_complete(self, variant: str, num_prompts: int) -> dict[str, Any] | None:
+        """Return what the engine said of itself, if it answered and scored all prompts; else None."""
+        facts = self.file(variant, FACTS_FILE)
+        files = [self.file(variant, name) for name in ("answers.jsonl", "scores.jsonl")]
+        if not facts.exists() or any(sum(1 for _ in lines_of(one)) < num_prompts for one in files):
+            return None
+        found: dict[str, Any] = json.loads(facts.read_text(encoding="utf-8"))
+        return found
 
     def remove(self) -> None:
         """Remove it all."""
