@@ -24,7 +24,7 @@ pytestmark = pytest.mark.vllm
 def kvtrace(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "kvtrace", *map(str, arguments)],
-        env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False, timeout=600,
+        env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
 
 
