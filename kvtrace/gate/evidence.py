@@ -38,7 +38,7 @@ _VALUE_COLUMNS: Final = ("clipped_frac", "flushed_frac", "clip_error_frac", "sqn
 
 _LARGEST_CODES: Final = """
 SELECT source, layer, kv_head, tensor,
-  CASE WHEN scale IS NULL THEN 2147483647 ELSE max_unclipped_code END AS code
+  coalesce(max_unclipped_code, 2147483647) AS code
 FROM scales
 WHERE candidate = $candidate
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace.errors import IntegrityError
 from kvtrace.formats import find_format, parse_format
 from kvtrace.formats.layered import is_format
 from kvtrace.formats.native import native
@@ -66,6 +67,8 @@ def _bytes_by_layer(connection: Any) -> dict[tuple[str, str], dict[int, int | No
 
 def _form(row: dict[str, Any]) -> CacheFormat | None:
     if not row["is_quantized"]:
+        if row["dtype"] not in _ITEMSIZE:
+            raise IntegrityError(f"layers.parquet: layer {row['layer']} has no dtype of a trace")
         return native(_ITEMSIZE[row["dtype"]])
     if row["kind"] not in ("online", "format"):
         return find_format(_STATIC_FP8)

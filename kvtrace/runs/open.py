@@ -11,9 +11,10 @@ import duckdb
 
 from kvtrace.errors import IntegrityError, NotATraceError, SchemaVersionError
 from kvtrace.files.regular import read_regular
+from kvtrace.plain_text import plain
 from kvtrace.runs.checksums import check_table
 from kvtrace.runs.record import RunRecord
-from kvtrace.runs.schema import RUN_FILE, TABLES
+from kvtrace.runs.schema import RUN_FILE, SCALES, TABLES
 from kvtrace.runs.table import RUN_SCHEMA_VERSION
 from kvtrace.trace.format import TRACE_FILE, unseal
 
@@ -34,13 +35,22 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 _LARGE_BYTES: Final = 32_000_000
 """A million cells or so, which one thread groups in half a second."""
-_WITHOUT_VALUES: Final = """
+_LACKING_VALUES: Final = """
 SELECT file_name, path_in_schema
 FROM parquet_metadata($1)
 GROUP BY ALL
-HAVING sum(num_values) = sum(stats_null_count)
+HAVING sum(stats_null_count) > 0
 """
-"""A replay leaves no number out: a column of nothing but NULL is not its."""
+"""A replay leaves nothing out where a column's meaning does not say so."""
+_BROKEN_LIMITS: Final = """
+SELECT candidate
+FROM "scales.parquet" JOIN "candidates.parquet" USING (candidate)
+WHERE (covered_amax IS NULL) <> (max_in_range_code IS NULL)
+  OR (covered_amax IS NULL) <> (max_unclipped_code IS NULL)
+  OR scale IS NOT NULL AND covered_amax IS NULL AND kind NOT IN ('online', 'format')
+LIMIT 1
+"""
+"""What a scale covers, and its codes, are made together."""
 _SQL_TYPES: Final = {
     "string": "VARCHAR",
     "int32": "INTEGER",
@@ -211,20 +221,25 @@ def _check_columns(connection: duckdb.DuckDBPyConnection, run: Run) -> None:
     held = [table for table in TABLES if run.holds(table)]
     files = {str(_file(run, table)): table.file_name for table in held}
     patterns = [_glob_escaped(file) for file in files]
-    empty = {
-        (files[file], column) for file, column in connection.execute(_WITHOUT_VALUES, [patterns]).fetchall()
+    lacking = {
+        (files[file], column) for file, column in connection.execute(_LACKING_VALUES, [patterns]).fetchall()
     }
     for table in held:
         for column in table.columns:
             found, expected = types[table.file_name, column.name], _SQL_TYPES[column.type_name]
             why = f"is {found}, expected {expected}" if found != expected else ""
             if run.holds(column) and column.is_number and not column.may_lack_values:
-                why = why or "has no value" * ((table.file_name, column.name) in empty)
+                why = why or "lacks values" * ((table.file_name, column.name) in lacking)
             if why:
-                raise IntegrityError(
-                    f"{_file(run, table)}: not the {table.name} table of a run: column {column.name} {why}. "
-                    "Run kvtrace replay again"
-                )
+                raise _no_table(run, table, f"column {column.name} {why}")
+    if broken := connection.execute(_BROKEN_LIMITS).fetchone():
+        raise _no_table(run, SCALES, f"the limits of {plain(str(broken[0]), 80)} lack values")
+
+
+def _no_table(run: Run, table: Table, why: str) -> IntegrityError:
+    return IntegrityError(
+        f"{_file(run, table)}: not the {table.name} table of a run: {why}. Run kvtrace replay again"
+    )
 
 
 def _file(run: Run, table: Table) -> Path:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from kvtrace.errors import IntegrityError
+from kvtrace.trace.format import DROPPED_FILE
+from kvtrace.trace.requests import COPY_OR_REPAIR, MOST_ROWS
+
 if TYPE_CHECKING:
     from kvtrace.trace.format import RequestRecord
     from kvtrace.trace.reader import Trace
@@ -33,12 +37,18 @@ def rows_lost(trace: Trace) -> dict[int, int]:
     Of a finished request, what was counted as dropped or what its rules chose and a rank does not have,
     whichever is more: an engine that is killed has counted nothing of what it had not committed. Of a running
     request, whose end is not known, and while the engine runs of any, what was counted: the rest may come.
+    Raises IntegrityError: what was counted is more than any request has.
     """
     lost: Counter[int] = Counter(dict.fromkeys(trace.requests, 0))
     for store in trace.ranks:
         lost.update({n: sum(reasons.values()) for n, reasons in store.dropped.items() if n in lost})
     if not trace.is_running:
         lost.update(rows_uncommitted(trace))
+    if (most := max(lost.values(), default=0)) > MOST_ROWS:
+        raise IntegrityError(
+            f"{trace.path}: {DROPPED_FILE} of its ranks counts {most:,} rows of one request, expected at "
+            f"most {MOST_ROWS:,}. {COPY_OR_REPAIR}"
+        )
     return lost
 
 

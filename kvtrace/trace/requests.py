@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LINES_BYTES: Final = 1_000_000_000
 """Limit of a file of lines: three million requests."""
 _LINE_BYTES: Final = 1_000_000
+MOST_ROWS: Final = 2**31 - 1
+"""Of a request: more are no count of positions, and no column of a run holds them."""
 COPY_OR_REPAIR: Final = (
     "Copy the trace again from its host, or keep what is sound: kvtrace inspect TRACE --repair -o NEW"
 )
@@ -42,8 +44,14 @@ def read_requests(trace: Path, *, committed: bool = False) -> dict[int, RequestR
     Raises IntegrityError: the file or its commit is missing, cut or damaged. Without a commit, a cut last
     line is left out, and a cut at a line's end goes unseen.
     """
-    records = _read_lines(trace / REQUESTS_FILE, RequestRecord, committed)
-    return {record.request: record for record in records}
+    found = {one.request: one for one in _read_lines(trace / REQUESTS_FILE, RequestRecord, committed)}
+    for number, request in found.items():
+        if sum(stop - start for start, stop in request.missing) > MOST_ROWS:
+            raise IntegrityError(
+                f"{trace / REQUESTS_FILE}: request {number} misses more than {MOST_ROWS:,} positions. "
+                f"{COPY_OR_REPAIR}"
+            )
+    return found
 
 
 def read_sampling(trace: Path, *, committed: bool = False) -> dict[int, SamplingRecord]:

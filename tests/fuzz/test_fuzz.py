@@ -22,6 +22,12 @@ FOUND = (
     ("runs", "20261130:11080"),  # a phase that there is not
     ("runs", "20261130:17779"),  # tables that name other workloads than each other
     ("capacity configs", "20261130:9804"),  # a dtype that is a list
+    ("records of a trace", "20261201:3510"),  # rows that were lost, more than any request has
+    ("runs", "20261201:4172"),  # a scale that covers NULL
+    ("runs", "20261201:7358"),  # the same, compared
+    ("runs", "20261201:13919"),  # a severity that there is not
+    ("runs", "20261201:16349"),  # a dtype that there is not
+    ("served requests", "20261201:7444"),  # a run that took forever
 )
 """Cases that long runs found wrong."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DRIVER = Path(__file__).parents[1] / "vllm" / "run_offline.py"
-START_TIMEOUT_S = 500
+START_TIMEOUT_S = 900
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",

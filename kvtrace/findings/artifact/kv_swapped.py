@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
-    """Yield an error where K's range fits V's scales and V's fits K's, and neither fits its own."""
+    """Yield an error where K's range fits V's scales and V's fits K's, and neither fits its own.
+
+    One of them off by (K / V)² fits crosswise too: that is no exchange where a factor for each explains more.
+    """
     pairs = [
         (layer, head)
         for layer, head, tensor in sorted(context.ratios)
@@ -35,7 +38,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
     )
     scale = np.log([[context.usable((n, h, t)) or 1.0 for t in ("k", "v")] for n, h in pairs])
     direct, crossed = _misfit(amax - scale), _misfit(amax - scale[:, ::-1])
-    is_swapped = crossed < math.log(1.5) and direct > max(math.log(2), 3 * crossed)
+    by_tensor = float(np.median(np.abs(amax - scale - np.median(amax - scale, axis=0))))
+    is_swapped = crossed < min(math.log(1.5), by_tensor) and direct > max(math.log(2), 3 * crossed)
     if is_swapped and not inverted_tensors(context):
         k_ratio, v_ratio = np.exp(np.median(amax - scale, axis=0))
         yield Finding(
@@ -61,6 +65,7 @@ def _misfit(log_ratio: NDArray[np.float64]) -> float:
 
 
 _ALTERNATING: Final = {"0.k": 4.0, "0.v": 9.0, "1.k": 9.0, "1.v": 4.0}
+_K_ABOVE_V: Final = {"0.k": 9.0, "0.v": 3.0, "1.k": 10.0, "1.v": 3.5}
 
 RULE: Final = ArtifactRule(
     id="kv-swapped",
@@ -73,6 +78,14 @@ RULE: Final = ArtifactRule(
     invalid=(ArtifactExample(amax={"0.v": 8.0, "0.k": 1.0, "1.v": 16.0, "1.k": 2.5}),),
     valid=(
         ArtifactExample(amax=AMAX),
+        # K's alone, too narrow by (K / V)².
+        ArtifactExample(
+            amax=_K_ABOVE_V,
+            scales={
+                name: amax / E4M3FN.max_value / (9 if name.endswith("k") else 1)
+                for name, amax in _K_ABOVE_V.items()
+            },
+        ),
         # Reciprocals: what K lacks V has too much of, so that they would fit each other.
         ArtifactExample(
             amax=_ALTERNATING, scales={name: E4M3FN.max_value / amax for name, amax in _ALTERNATING.items()}

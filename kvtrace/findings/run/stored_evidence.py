@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kvtrace.errors import IntegrityError
 from kvtrace.files.strict_json import parse_strict_json
-from kvtrace.findings.finding import TENSORS
+from kvtrace.findings.finding import SEVERITIES, TENSORS
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 def stored_evidence(row: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """Return the evidence of a row of findings.parquet.
 
-    Raises IntegrityError: it is none that an audit writes.
+    Raises IntegrityError: it is none that an audit writes, or the severity is not.
     """
     try:
         found = parse_strict_json((row["evidence"] or "").encode(), constants=True)
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not _has_sound_types(found):
+    wrong = "evidence" if not isinstance(found, dict) or not _has_sound_types(found) else None
+    if row["severity"] not in SEVERITIES:
+        wrong = "severity"
+    if wrong is not None:
         raise IntegrityError(
-            f"{run.path}: findings.parquet: no audit wrote the evidence of {plain(row['id'], 40)}. "
+            f"{run.path}: findings.parquet: no audit wrote the {wrong} of {plain(row['id'], 40)}. "
             "Run kvtrace replay again"
         )
     return cast("dict[str, Any]", found)

@@ -37,6 +37,7 @@ def read_sglang_bench(path: Path) -> Iterator[LoadRun | Served]:
                 raise ValueError("is not a result of bench_serving")
             rate, load = rate_and_load(record)
             num = columns(record, _LISTS) if "ttfts" in record else 0
+            duration, at_once = seconds(record, "duration"), whole_or_none(record, "max_concurrency")
         yield LoadRun(
             f"{path.stem}-{number}",
             "sglang bench_serving",
@@ -44,8 +45,8 @@ def read_sglang_bench(path: Path) -> Iterator[LoadRun | Served]:
             stamps="chunks",
             has_ids=False,
             rate=rate,
-            max_concurrency=whole_or_none(record, "max_concurrency"),
-            duration_us=seconds(record, "duration"),
+            max_concurrency=at_once,
+            duration_us=duration,
             refused="it has no start times, so no request can be placed in an interval"
             if num
             else "requests are not in it; run the benchmark with --output-details",
