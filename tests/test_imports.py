@@ -97,6 +97,7 @@ MAY_IMPORT = {
     "gate": {
         "errors",
         "files",
+        "figures",
         "not_visible",
         "plain_text",
         "policy_file",

@@ -17,6 +17,7 @@ from kvtrace.gate.envelope import (
     traces_without,
     untested_parts,
 )
+from kvtrace.gate.harm import decide_harm
 from kvtrace.gate.measure import measure, workloads_of
 from kvtrace.gate.outcome import CheckOutcome, PolicyReference, SegmentOutcome, Verdict
 from kvtrace.gate.segments import protected_segments
@@ -61,13 +62,14 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
         for segment, one, found in zip(segments, measured, by_segment, strict=True)
     )
     outside = captured_outside(connection, name)
+    harm = decide_harm(connection, name, policy.harm)
     return CheckOutcome(
         run=str(run.path),
         candidate=name,
         candidate_note=chosen.note,
         hypothetical=chosen.hypothetical,
         policy=policy_reference(policy_file, run),
-        verdict=_overall([one.verdict for one in outcomes]),
+        verdict=_overall([*(one.verdict for one in outcomes), *(one.verdict for one in harm)]),
         envelope=envelope_sentence(name, policy, outcomes),
         not_tested=untested_parts(outside, traces_without(connection, name), outcomes),
         triggers=fired_triggers(run, connection, name, policy.approved, outside, outcomes),
@@ -76,6 +78,7 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
         ratio_interval_method=RATIO_METHOD,
         multiple_testing=_breach_rule(measured, policy),
         segments=outcomes,
+        harm=harm,
     )
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from kvtrace.figures import percent, times
 from kvtrace.gate.decide import BY_ESTIMATE, BY_GROUPS
+from kvtrace.gate.harm import METHOD
 from kvtrace.gate.outcome import Verdict
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvtrace.gate.outcome import CheckOutcome, HeadOutcome, LimitOutcome, SegmentOutcome
+    from kvtrace.gate.outcome import CheckOutcome, HarmOutcome, HeadOutcome, LimitOutcome, SegmentOutcome
 
 WIDTH: Final = 80
 
@@ -61,6 +63,10 @@ def _lines(outcome: CheckOutcome) -> Iterator[str]:
     yield from ("", "SEGMENTS   a head's K and its V count apart")
     for segment in outcome.segments:
         yield from _segment(segment)
+    if outcome.harm:
+        yield from ("", f"HARM   over all traffic with queries; {METHOD}")
+        for limit in outcome.harm:
+            yield from _harm(limit)
     yield from ("", "SUPPORTED ENVELOPE", *wrapped(outcome.envelope))
     yield from ("", "NOT TESTED")
     for part in outcome.not_tested:
@@ -97,6 +103,21 @@ def _segment(segment: SegmentOutcome) -> Iterator[str]:
     if segment.num_requests:
         for limit in segment.limits:
             yield from _limit(limit)
+
+
+def _harm(limit: HarmOutcome) -> Iterator[str]:
+    of_baseline = f" of {plain(limit.baseline)}" if limit.baseline else ""
+    shown = times if limit.baseline else percent
+    found = "not measured" if limit.value is None else shown(limit.value)
+    interval = "" if limit.low is None else f", {shown(limit.low)} to {shown(limit.high)}"
+    yield from wrapped(
+        f"{limit.verdict.value.upper()}: {limit.limit} at most {shown(limit.bound)}{of_baseline}: {found}"
+        f"{interval}",
+        "    ",
+        "  ",
+    )
+    if limit.reason:
+        yield from wrapped(limit.reason, "    ")
 
 
 def _limit(limit: LimitOutcome) -> Iterator[str]:

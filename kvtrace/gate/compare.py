@@ -151,6 +151,7 @@ def _decision(
         return Decision.no_policy, None, ()
     found = check(one.run, policy_file, one.candidate)
     deciding = [segment.name for segment in found.segments if segment.verdict is found.verdict]
+    deciding += [f"harm ({one.limit})" for one in found.harm if one.verdict is found.verdict]
     return Decision[found.verdict.name], "; ".join(deciding) or None, found.segments
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, WithJsonSchema
 if TYPE_CHECKING:
     from kvtrace.stats.fractions import FractionIntervals
 
-CHECK_SCHEMA_VERSION: Final = "1.1"
+CHECK_SCHEMA_VERSION: Final = "1.2"
 
 
 MaybeInfinite = Annotated[float, WithJsonSchema({"type": ["number", "null"]}, mode="serialization")]
@@ -130,6 +130,22 @@ class PolicyReference(Outcome):
     """Whether the run names this policy's hash; None where it names none."""
 
 
+class HarmOutcome(Outcome):
+    """One limit on harm, over all traffic with queries."""
+
+    limit: str
+    """max_residual_error, or max_ratio: harm over the baseline's."""
+    bound: float
+    baseline: str | None = None
+    value: float | None = None
+    """None: not measured."""
+    low: float | None = None
+    """95 % over groups of requests, paired for a ratio; None: too few."""
+    high: float | None = None
+    verdict: Verdict
+    reason: str | None = None
+
+
 class CheckOutcome(Outcome):
     """The whole check."""
 
@@ -151,3 +167,5 @@ class CheckOutcome(Outcome):
     """Of value-level ratios, where the run has request groups."""
     multiple_testing: str
     segments: tuple[SegmentOutcome, ...]
+    harm: tuple[HarmOutcome, ...] = ()
+    """Empty where the policy limits none. Since 1.2."""

@@ -25,6 +25,11 @@ positions = [4096, 8192]       # edges: 4,096 to 8,191; more edges make more seg
 prompt_tokens = [2048, 8193]   # edges, as are output_tokens
 limits = {vectors_clipped_frac = 0.02}    # instead of [limits], not in addition
 
+[harm]                         # over all traffic with queries; optional, one of the two or both
+max_residual_error = 0.01
+max_ratio = 1.5
+baseline = "fresh scales"      # a candidate of the run; this one unless said otherwise
+
 # A vector with NaN or inf breaches any policy. Every head decides for itself, its K and its V apart.
 """
 
@@ -129,6 +134,28 @@ class Approved(_Strict):
     kv_cache_dtype: str | None = None
 
 
+class HarmLimits(_Strict):
+    """What errors may do to attention, over all traffic with queries."""
+
+    max_residual_error: float | None = Field(default=None, gt=0)
+    """R: the squared error over the residual stream, summed over layers."""
+    max_ratio: float | None = Field(default=None, gt=0)
+    """Harm over the baseline's on the same queries."""
+    baseline: str = Field(default="fresh scales", min_length=1)
+    """A candidate of the run."""
+
+    @model_validator(mode="after")
+    def _has_one(self) -> HarmLimits:
+        if not self.given():
+            raise ValueError("expected max_residual_error, max_ratio or both")
+        return self
+
+    def given(self) -> dict[str, float]:
+        """Return the limits that are set, by name."""
+        values = {"max_residual_error": self.max_residual_error, "max_ratio": self.max_ratio}
+        return {name: value for name, value in values.items() if value is not None}
+
+
 class Policy(_Strict):
     """The whole file."""
 
@@ -141,6 +168,7 @@ class Policy(_Strict):
     limits: Limits | None = None
     coverage: Coverage
     segments: tuple[Segment, ...] = Field(min_length=1)
+    harm: HarmLimits | None = None
     approved: Approved = Approved()
     quality: QualityLimits | None = None
     """Read by `kvtrace quality compare`; since 1.1."""
@@ -194,6 +222,7 @@ _KEYS: Final = PolicyKeys(
         "limits": Limits,
         "coverage": Coverage,
         "segments": Segment,
+        "harm": HarmLimits,
         "approved": Approved,
         "quality": QualityLimits,
         "serving": ServingLimits,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from support.attention_trace import trace_with_queries
 from support.fabricate import fabricate_trace, request
+from support.run_cli import kvtrace
 
 from kvtrace.attention.projection import find_projections
 from kvtrace.attention.trace_replay import replay_attention, residual_sums
@@ -94,6 +96,34 @@ def test_fresh_scales_just_cover_what_was_captured(trace: Path, tmp_path: Path) 
     assert (scales, clipped) == (4, 0)
 
 
+def test_attention_that_was_left_out_is_said_to_be_and_costs_no_fresh_scales(
+    trace: Path, tmp_path: Path
+) -> None:
+    assert kvtrace("replay", trace, "--no-attention", "-o", tmp_path / "run").returncode == 0
+    run = open_run(tmp_path / "run")
+    assert harm(run.path) == []
+    report = build_report(run)
+    assert [one.candidate for one in report.candidates] == ["bf16", "unit"]
+    assert report.answer.matters[-1] == "harm was not measured: it was left out"
+    lacking = report.answer.not_measured[0]
+    assert (lacking.what, lacking.why) == ("harm", "it was left out (--no-attention)")
+    assert "attention was left out" in report.answer.questions[1].because
+    again = kvtrace(*shlex.split(lacking.command or "")[1:], "--section", "harm")
+    assert again.returncode == 0
+    assert again.stdout.startswith("HARM")
+
+
+def test_the_command_that_measures_harm_by_layer_runs_where_the_model_is_here(
+    trace: Path, tmp_path: Path
+) -> None:
+    run = replay(standard_request([open_trace(trace)]), tmp_path / "run")
+    (lacking,) = (
+        one for one in build_report(open_run(run)).answer.not_measured if one.what.startswith("harm")
+    )
+    assert lacking.why == "W_O is read from the model: give --checkpoint"
+    assert lacking.command is None  # the traced model is nowhere here
+
+
 def test_without_queries_there_is_no_harm_and_no_fresh_scales(tmp_path: Path) -> None:
     path = fabricate_trace(
         tmp_path / "t.kvtrace",
@@ -105,6 +135,11 @@ def test_without_queries_there_is_no_harm_and_no_fresh_scales(tmp_path: Path) ->
     run = replay(standard_request([open_trace(path)]), tmp_path / "run")
     assert harm(run) == []
     assert harm(run, "harm_by_layer") == []
+    lacking = build_report(open_run(run)).answer.not_measured[0]
+    assert lacking.why == "the trace holds no queries"
+    flags = kvtrace(*shlex.split(lacking.command or "")[1:])
+    assert flags.returncode == 0
+    assert '"queries": "probe"' in flags.stdout
     connection = connect_with_views(open_run(run))
     assert connection.execute("SELECT candidate FROM candidates ORDER BY ordinal").fetchall() == [
         ("bf16",),

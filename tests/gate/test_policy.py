@@ -9,7 +9,7 @@ import pytest
 import kvtrace.gate.policy
 from kvtrace.errors import PolicyError
 from kvtrace.gate.outcome import Verdict
-from kvtrace.gate.policy import Approved, Coverage, Limits, Policy, Segment, load_policy
+from kvtrace.gate.policy import Approved, Coverage, HarmLimits, Limits, Policy, Segment, load_policy
 from kvtrace.gate.segments import protected_segments
 
 GUIDE = Path(__file__).parents[2] / "docs" / "policy.md"
@@ -58,7 +58,7 @@ def test_the_guides_example_is_a_policy_and_means_what_it_says(tmp_path: Path) -
 def test_the_guide_names_every_key_with_its_default_and_every_verdict_with_its_exit_code() -> None:
     text = GUIDE.read_text(encoding="utf-8")
     tables = {"limits", "coverage", "segments", "approved"}
-    for model in (Policy, Limits, Coverage, Segment, Approved):
+    for model in (Policy, Limits, HarmLimits, Coverage, Segment, Approved):
         for key, field in model.model_fields.items():
             row = next(
                 (line for line in text.splitlines() if line.startswith("|") and f"`{key}`" in line), None
