@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-remedies test-formats bench bench-capture bench-attention gpu-check sample clean
+.PHONY: setup demo demo-harm picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-remedies test-formats bench bench-capture bench-attention gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -81,15 +81,21 @@ test-vllm-versions: vllm-env  ## a short capture on the CPU build of each vLLM f
 test-formats: vllm-env  ## cache formats against vLLM's own kernels in Triton's interpreter; VLLM_0_33=… a folder of 0.33's sources, for octave
 	PYTHONPATH=tests $(VLLM_PYTHON) -m pytest tests/vllm_formats
 
-SAMPLE := samples/smollm2-135m-queries.kvtrace
-
+SAMPLE := samples/smollm2-135m.kvtrace
+SCALES := $(addprefix --scales samples/scales/,chat-per-tensor chat-per-head all-per-head halved)
+WITH_QUERIES := samples/smollm2-135m-queries.kvtrace
 CHOICES := $(addprefix --scales samples/scales/,all-per-head halved) \
 	$(addprefix --cache-dtype ,int8_per_token_head turboquant_k8v4 int4_per_token_head)
 
-demo: setup  ## the report on a bundled real trace with queries, under two scale artifacts and three cache formats, as text and as a page
+demo: setup  ## the report on the bundled real sample, under four scale artifacts, as text and as a page
 	@mkdir -p build
-	@$(BIN)/kvtrace report $(SAMPLE) $(CHOICES) --page build/demo.html --force
+	@$(BIN)/kvtrace report $(SAMPLE) $(SCALES) --page build/demo.html --force
 	@echo "The same with charts, in a browser: $(CURDIR)/build/demo.html"
+
+demo-harm: setup  ## the same on a small real trace with queries, and cache formats too: what each does to attention
+	@mkdir -p build
+	@$(BIN)/kvtrace report $(WITH_QUERIES) $(CHOICES) --page build/demo-harm.html --force
+	@echo "The same with charts, in a browser: $(CURDIR)/build/demo-harm.html"
 
 picture: test-browser  ## docs/report.png, the README's picture, from what the browser test saw
 	cp build/browser/readme.png docs/report.png
