@@ -50,14 +50,14 @@ def _let_all_be_nan() -> None:
 
     original = ReduceOps.min_max
 
-    def min_max(self: Any, values: Any, value_of: Any, place_of: Any = None) -> Any:
+    def min_max(self: Any, values: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
         def place(found: Any, **named: Any) -> Any:
             try:
-                return place_of(found, **named)
+                return idx_reduce_op(found, **named)
             except ValueError:
                 return np.argmax(found, **named)
 
-        return original(self, values, value_of, place_of and place)
+        return original(self, values, val_reduce_op, idx_reduce_op and place)
 
     ReduceOps.min_max = min_max
 
