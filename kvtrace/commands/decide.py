@@ -68,7 +68,7 @@ def decide(
         check_absent(path, force=force)
     contract = load_contract(policy)
     tables = tuple(read_serving(path) for path in runs)
-    variants = list(dict.fromkeys(run.variant for table in tables for run in table.runs))
+    variants = list(dict.fromkeys(name for table in tables for name in table.variants))
     chosen_candidate = _candidate(candidate, [one for one in variants if one != baseline])
     goodput = _at_rate(
         useful_goodput(tables, contract, baseline=baseline), {baseline, chosen_candidate}, rate
@@ -133,7 +133,11 @@ def _at_rate(report: GoodputReport, variants: set[str], asked: float | None) -> 
     if asked is not None and asked not in rates:
         raise InputError(f"--rate {asked:g}: no run was offered at it")
     rate = asked if asked is not None else rates[0]
-    kept = tuple(one for one in report.variants if one.variant in variants and one.rate == rate)
+    kept = tuple(
+        one
+        for one in report.variants
+        if one.variant in variants and (one.rate == rate or one.unsupported is not None)
+    )
     missing = variants - {one.variant for one in kept}
     if missing:
         raise InputError(f"--rate: {plain(min(missing))} was not offered at {rate}; both variants must be")

@@ -51,6 +51,9 @@ def cell_of(found: Found) -> CellPart:
 
 def invalid_reasons(found: Found, cell: CellPart) -> Iterator[Reason]:
     """Yield why the cell is invalid, which is no failed score."""
+    for cell_variant in found.goodput.variants:
+        if cell_variant.unsupported is not None:
+            yield _invalid("unsupported-cell", plain(cell_variant.unsupported, 400), cell_variant.variant)
     for name, (one, other) in cell.differs.items():
         if name in _HELD:
             yield _invalid(

@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Final
 from kvtrace.decide.cell import cell_of, invalid_reasons
 from kvtrace.decide.decision import Clip, Decision, HarmPart, Noise, Quality, Word
 from kvtrace.decide.next_step import next_steps
-from kvtrace.decide.rules import (
-    breaches,
-    holds_back,
-    lacks,
-    own_check,
-    pair_of,
-    quality_of,
-    speaks_for,
-    variant_of,
-    way_back,
-)
+from kvtrace.decide.rules import breaches, holds_back, lacks, speaks_for
+from kvtrace.decide.selected import own_check, pair_of, quality_of, variant_of, way_back
 from kvtrace.plain_text import plain
 
 if TYPE_CHECKING:

@@ -33,7 +33,8 @@ class Word(StrEnum):
 
 ReasonId = Literal[
     # invalid cell
-    "held-constant-differs", "silent-fallback", "same-cache-dtype", "closed-loop", "other-interval",
+    "unsupported-cell", "held-constant-differs", "silent-fallback", "same-cache-dtype", "closed-loop",
+    "other-interval",
     # roll back
     "answers-lost", "goodput-lost", "rejected", "corrupted", "activations-breach",
     # collect more

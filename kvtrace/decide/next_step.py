@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.decide.decision import Next, Word
-from kvtrace.decide.rules import pair_of, scales_to_blame, variant_of
+from kvtrace.decide.rules import scales_to_blame
+from kvtrace.decide.selected import pair_of, variant_of
 from kvtrace.figures import percent
 
 if TYPE_CHECKING:

@@ -207,8 +207,9 @@ def _engines(one: Decision) -> Iterator[tuple[str, str]]:
         name = plain(variant.variant, _NAME)
         if variant.restarts is None:
             yield name, f"/metrics: {NOT_MEASURED}"
-        for place, span in enumerate(variant.engine):
-            yield f"{name}, start {place + 1}" if variant.restarts else name, span_line(span)
+        when = "in the runs' intervals" if variant.is_cut else "over all scrapes"
+        for span in variant.engine:
+            yield f"{name}, {when}", span_line(span)
 
 
 def _run(run: RunGoodput) -> list[str]:

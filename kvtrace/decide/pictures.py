@@ -121,7 +121,7 @@ def _ticks(least: float, most: float) -> list[float]:
 
 def outcome_bars(one: Decision) -> list[dict[str, Any]]:
     """Return for each class and variant what became of its planned requests, over the runs that count."""
-    names = [each.name for each in one.classes]
+    names = [each.name for each in one.variants[0].classes]
     shown = [*names, "all"] if len(names) > 1 else names
     rows = []
     for name in shown:

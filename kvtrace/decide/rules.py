@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from kvtrace.decide.decision import Reason, ReasonId, WayBack, Word
+from kvtrace.decide.decision import Reason, ReasonId, Word
+from kvtrace.decide.selected import own_check, pair_of, quality_of, same_policy, variant_of, way_back
 from kvtrace.figures import count, number, percent
 from kvtrace.gate.outcome import Verdict as CheckVerdict
 from kvtrace.plain_text import plain
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvtrace.decide.evidence import Found
-    from kvtrace.gate.outcome import CheckOutcome
-    from kvtrace.quality.comparison import VariantQuality
-    from kvtrace.serving.report import Gain, VariantGoodput, VariantPair
+    from kvtrace.serving.report import Gain
 
 _SCALES = (
     "vectors_clipped_frac",
@@ -33,7 +32,7 @@ _SCALES = (
 def breaches(found: Found) -> Iterator[Reason]:
     """Yield each proven breach of a limit."""
     quality = quality_of(found)
-    for segment in quality.segments if quality is not None and _same_policy(found) else ():
+    for segment in quality.segments if quality is not None and same_policy(found) else ():
         if segment.verdict is Verdict.breached:
             yield _reason("answers-lost", Word.roll_back, plain(segment.reason, 300), segment.segment)
     pair = pair_of(found)
@@ -101,6 +100,8 @@ def lacks(found: Found) -> Iterator[Reason]:
     least = found.contract.serving.runs
     for name in (found.baseline, found.candidate):
         variant = variant_of(found, name)
+        if variant.unsupported is not None:
+            continue
         if variant.num_used < least:
             yield _reason(
                 "runs-too-few",
@@ -146,7 +147,7 @@ def _quality_lacks(found: Found) -> Iterator[Reason]:
             "quality-not-measured", Word.collect_more, f"no answers of {plain(found.candidate)} were compared"
         )
         return
-    if not _same_policy(found):
+    if not same_policy(found):
         yield _reason(
             "quality-other-policy",
             Word.collect_more,
@@ -210,7 +211,7 @@ def holds_back(found: Found) -> Iterator[Reason]:
 def speaks_for(found: Found) -> Iterator[Reason]:
     """Yield what a promotion rests on."""
     quality = quality_of(found)
-    for segment in quality.segments if quality is not None and _same_policy(found) else ():
+    for segment in quality.segments if quality is not None and same_policy(found) else ():
         if segment.verdict is Verdict.within:
             yield _reason("answers-within", Word.promote, plain(segment.reason, 300), segment.segment)
     pair = pair_of(found)
@@ -240,60 +241,11 @@ def gained(found: Found, gain: Gain) -> bool:
     return one.low > 0 and one.low >= found.contract.serving.goodput_gain * gain.baseline
 
 
-def way_back(found: Found) -> WayBack | None:
-    """Return the contract's reading of the room for the baseline; None: it was not given."""
-    report = found.capacity
-    if report is None or report.rollback is None:
-        return None
-    back, basis = report.rollback, found.contract.capacity.rollback
-    one = next((part for part in back.headroom if part.basis == basis), None)
-    if one is None:
-        return None
-    tokens = {part.label: part.num_tokens for part in report.formats}
-    return WayBack(
-        basis=basis,
-        limit=back.limit,
-        fits=one.fits,
-        limit_to_set=back.limit if one.fits else one.largest_limit,
-        candidate_tokens=report.formats[-1].num_tokens if report.formats else None,
-        baseline_tokens=tokens.get(back.baseline),
-    )
-
-
-def quality_of(found: Found) -> VariantQuality | None:
-    """Return what was found of the candidate's answers; None: they were not compared with this baseline."""
-    if found.quality is None or found.quality.baseline != found.baseline:
-        return None
-    return next((one for one in found.quality.variants if one.variant == found.candidate), None)
-
-
-def pair_of(found: Found) -> VariantPair | None:
-    """Return the candidate against the baseline."""
-    return next((one for one in found.goodput.pairs if one.candidate == found.candidate), None)
-
-
-def variant_of(found: Found, name: str) -> VariantGoodput:
-    """Return one of the two variants."""
-    return next(one for one in found.goodput.variants if one.variant == name)
-
-
 def _num_unjudged(found: Found, variant: str | None = None) -> int:
     """Return how many answers of runs that count are not judged; variant: None: of both."""
     return sum(
         run.all.unjudged for run in found.goodput.runs if not run.problems and variant in (None, run.variant)
     )
-
-
-def own_check(found: Found) -> CheckOutcome | None:
-    """Return the check where it is of this candidate, by this very policy."""
-    check = found.check
-    if check is None or (check.candidate, check.policy.sha256) != (found.candidate, found.contract.sha256):
-        return None
-    return check
-
-
-def _same_policy(found: Found) -> bool:
-    return found.quality is not None and found.quality.policy_sha256 == found.contract.sha256
 
 
 def _reason(

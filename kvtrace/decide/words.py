@@ -33,6 +33,7 @@ HARM_OF: Final = {
     "heads": "of attention's output, squared, mean of query heads",
 }
 _MADE_OF: Final[Mapping[ReasonId, str]] = {
+    "unsupported-cell": "Nothing to decide: {candidate} cannot be served here",
     "closed-loop": "Nothing to decide: load was not offered openly",
     "held-constant-differs": "Nothing to decide: more than one thing was changed",
     "silent-fallback": "Nothing to decide: a server ran another cache dtype",

@@ -75,6 +75,8 @@ class ServingManifest(Record):
     """In which order the variants' runs were made, such as `shuffled within pairs`."""
     reuse_policy: str | None = None
     """Of prefixes, such as `prefix cache off` or `salted`."""
+    unsupported: str | None = None
+    """Why this cell cannot be served: it has no runs, and is invalid, which is no failed score."""
     calibration_approved_by: str | None = None
     """Who approved the data that the scales were calibrated on."""
     evaluator_revision: str | None = None

@@ -53,8 +53,13 @@ def collect_serving(sources: Sequence[VariantFile], out: Path, extras: Extras) -
     run, or judged answers belong to no request. InputError: `out` cannot be written.
     """
     variants = {one.variant for one in sources}
+    unserved = {name for name, one in extras.manifests.items() if one.unsupported is not None}
+    if served := variants & unserved:
+        raise OutcomesError(
+            f"{plain(min(served))}: its manifest says that it cannot be served, and a file is of it"
+        )
     for name in (*(one.variant for one in extras.metrics), *extras.manifests):
-        if name not in variants:
+        if name not in variants | unserved:
             raise OutcomesError(f"{plain(name)}: no file is of this variant; there is {', '.join(variants)}")
     judged = {} if extras.outcomes is None else _judged(extras.outcomes)
     runs: list[RunRecord] = []

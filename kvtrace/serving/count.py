@@ -33,6 +33,8 @@ class ClassCount:
     num_with_cost: int = 0
     ttft: array[int] = field(default_factory=_microseconds)
     tpot: array[int] = field(default_factory=_microseconds)
+    itl: Counter[int] = field(default_factory=Counter)
+    """Gap to three digits → how many: a run has too many to keep each."""
     e2e: array[int] = field(default_factory=_microseconds)
     client_delay: array[int] = field(default_factory=_microseconds)
     """Of all offered requests that were sent."""
@@ -156,10 +158,21 @@ def _latencies(row: Served, start: int | None, counted: ClassCount) -> None:
     after = after_first(row)
     if after is not None and after[1]:
         counted.tpot.append(round(after[0] / after[1]))
+    counted.itl.update(map(_three_digits, row.gaps_us or ()))
     if row.engine_queue_us is not None:
         counted.engine_queue.append(row.engine_queue_us)
     if row.engine_first_us is not None:
         counted.engine_ttft.append(row.engine_first_us)
+
+
+def _three_digits(value: int) -> int:
+    """Return a count of microseconds to the nearest of three digits.
+
+    >>> [_three_digits(value) for value in (0, 999, 12_345, 12_355)]
+    [0, 999, 12300, 12400]
+    """
+    unit = int("1" + "0" * (len(str(value)) - 3))
+    return (value + unit // 2) // unit * unit
 
 
 def _as_tool(row: Served, outcome: Outcome | None, found: RunCount, limits: ServingLimits, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from statistics import mean
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,9 @@ from scipy.stats import beta
 from kvtrace.errors import OutcomesError
 from kvtrace.plain_text import plain
 from kvtrace.serving.count import count_run
+from kvtrace.serving.engine_spans import engine_part
 from kvtrace.serving.report import (
     ClassSpread,
-    EngineSpan,
     EnvelopePoint,
     Gain,
     GoodputReport,
@@ -22,19 +21,17 @@ from kvtrace.serving.report import (
     VariantPair,
 )
 from kvtrace.serving.run_report import run_goodput
-from kvtrace.serving.scrapes import num_restarts, spans
 from kvtrace.serving.spread import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kvtrace.serving.contract import Contract
     from kvtrace.serving.report import ClassGoodput, RunGoodput
     from kvtrace.serving.scrapes import Scrape
-    from kvtrace.serving.table import ServingTable
+    from kvtrace.serving.table import RunRecord, ServingTable
 
     Lengths = Mapping[tuple[str, int], Mapping[bytes, int]]
-_SECOND_US = 1_000_000
 _ALL = "all"
 
 
@@ -48,6 +45,7 @@ def useful_goodput(
     baseline.
     """
     runs: list[RunGoodput] = []
+    records: list[RunRecord] = []
     lengths: dict[tuple[str, int], Mapping[bytes, int]] = {}
     limit_of: dict[str, int | None] = {}
     scrapes: dict[str, tuple[Scrape, ...]] = {}
@@ -58,6 +56,7 @@ def useful_goodput(
                 f"{table.path}: another table has runs of {plain(min(twice))} too; make one table of all"
             )
         for record, rows in table.each_run():
+            records.append(record)
             counted = count_run(record, rows, contract.serving)
             runs.append(run_goodput(record, counted, contract))
             if record.has_ids:
@@ -82,8 +81,17 @@ def useful_goodput(
         gpus=contract.cost and contract.cost.gpus,
         runs=tuple(runs),
         variants=tuple(
-            _variant(name, rate, runs, scrapes.get(name), contract) for name, rate in _offered(runs)
-        ),
+            _variant(
+                name,
+                rate,
+                runs,
+                [one for one in records if (one.variant, one.rate) == (name, rate)],
+                scrapes.get(name),
+                contract,
+            )
+            for name, rate in _offered(runs)
+        )
+        + tuple(_unserved(tables, contract)),
         pairs=tuple(
             _pair(baseline, name, [run for run in runs if run.rate == rate], lengths, contract)
             for name, rate in _offered(runs)
@@ -111,12 +119,12 @@ def _variant(
     name: str,
     rate: float | None,
     runs: Sequence[RunGoodput],
+    records: Sequence[RunRecord],
     scrapes: Sequence[Scrape] | None,
     contract: Contract,
 ) -> VariantGoodput:
     own = [run for run in runs if (run.variant, run.rate) == (name, rate)]
     used = [run for run in own if not run.problems]
-    lives = spans(scrapes) if scrapes is not None else []
     return VariantGoodput(
         variant=name,
         rate=rate,
@@ -130,20 +138,17 @@ def _variant(
         cost_per_accepted=spread(
             [run.cost_per_accepted for run in used if run.cost_per_accepted is not None], contract.confidence
         ),
-        engine=tuple(
-            EngineSpan(
-                begin_s=None if one.begin_us is None else one.begin_us / _SECOND_US,
-                end_s=None if one.end_us is None else one.end_us / _SECOND_US,
-                grown=one.counters,
-                **{key: value for key, value in asdict(one).items() if key in _SAME},
-            )
-            for one in lives
-        ),
-        restarts=num_restarts(lives) if lives else None,
+        **engine_part(scrapes, records, contract.serving),
     )
 
 
-_SAME = ("num_scrapes", "cache_dtype", "num_blocks", "num_tokens", "peaks")
+def _unserved(tables: Sequence[ServingTable], contract: Contract) -> Iterator[VariantGoodput]:
+    """Yield the variants whose manifest says why they cannot be served."""
+    for table in tables:
+        for name, manifest in table.manifests.items():
+            if manifest.unsupported is not None:
+                one = _variant(name, None, [], [], None, contract)
+                yield one.model_copy(update={"unsupported": manifest.unsupported})
 
 
 def _spread(name: str, parts: Sequence[ClassGoodput], confidence: float) -> ClassSpread:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from scipy.stats import binom
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
 _BEYOND: Final = 5
@@ -46,6 +46,29 @@ def percentiles(
     """Return the median, p90 and p99 of completed requests' latencies, in any order."""
     ordered = sorted(values_us)
     return tuple(_one(ordered, quantile, num_not_completed, confidence) for quantile in QUANTILES)
+
+
+def percentiles_of_counts(counts: Mapping[int, int]) -> tuple[Percentile, ...]:
+    """Return the same of value → how many, without intervals: gaps of one answer are not independent.
+
+    >>> [one.value_ms for one in percentiles_of_counts({1000: 90, 5000: 10})]
+    [1.0, 1.0, None]
+    """
+    total = sum(counts.values())
+    if not total:
+        return ()
+    found, at = [], 0
+    ordered = iter(sorted(counts.items()))
+    value = 0
+    for quantile in QUANTILES:
+        if total < round(_BEYOND / (1 - quantile), 6):
+            found.append(Percentile(quantile=quantile, value_ms=None))
+            continue
+        while at < ceil(quantile * total - 1e-9):
+            value, many = next(ordered)
+            at += many
+        found.append(Percentile(quantile=quantile, value_ms=value / 1000))
+    return tuple(found)
 
 
 def _one(ordered: Sequence[int], quantile: float, num_not_completed: int, confidence: float) -> Percentile:

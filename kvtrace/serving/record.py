@@ -47,6 +47,8 @@ class Served:
     last_us: int | None = None
     """Last token at the client."""
     done_us: int | None = None
+    gaps_us: tuple[int, ...] | None = None
+    """Between tokens at the client; None: the file has no token's time."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     accepted: bool | None = None

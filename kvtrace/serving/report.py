@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from kvtrace.serving.percentiles import Percentile  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.serving.spread import Spread  # noqa: TC001
 
-GOODPUT_SCHEMA_VERSION: Final = "1.0"
+GOODPUT_SCHEMA_VERSION: Final = "1.1"
 
 ProblemId = Literal[
     "refused", "closed-loop", "burst", "load-not-said", "no-plan", "time-missing", "generator-late",
@@ -44,6 +44,8 @@ class Latencies(Part):
 
     ttft: tuple[Percentile, ...] = ()
     tpot: tuple[Percentile, ...] = ()
+    itl: tuple[Percentile, ...] = ()
+    """Gaps between tokens, of all tokens, to three digits; where the file gives their times. Since 1.1."""
     e2e: tuple[Percentile, ...] = ()
     client_delay: tuple[Percentile, ...] = ()
     """From the planned arrival to sending."""
@@ -163,7 +165,12 @@ class VariantGoodput(Part):
     cost_per_accepted: Spread | None
     engine: tuple[EngineSpan, ...]
     restarts: int | None
-    """None: no scrape."""
+    """From a run's first arrival to its deadline where scrapes are cut to runs. None: no scrape."""
+    unsupported: str | None = None
+    """Why it could not be served; it has no runs then. Since 1.1."""
+    is_cut: bool = False
+    """Whether `engine` is of the runs' intervals alone; False: of all scrapes, since a run's clock has no
+    epoch, a scrape no time, or none was taken in a run. Since 1.1."""
 
 
 class Gain(Part):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.figures import count
 from kvtrace.serving.count import ClassCount
-from kvtrace.serving.percentiles import nearest_rank, percentiles
+from kvtrace.serving.percentiles import nearest_rank, percentiles, percentiles_of_counts
 from kvtrace.serving.report import ClassGoodput, Latencies, Note, Problem, RunGoodput, ToolNumber
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def _total(classes: Iterable[ClassCount]) -> ClassCount:
         total.outcomes.update(one.outcomes)
         for name in ("unjudged_in_time", "retries", "cost", "num_with_cost"):
             setattr(total, name, getattr(total, name) + getattr(one, name))
-        for name in Latencies.model_fields:
+        total.itl.update(one.itl)
+        for name in Latencies.model_fields.keys() - {"itl"}:
             getattr(total, name).extend(getattr(one, name))
     return total
 
@@ -161,11 +162,12 @@ def _class(name: str, one: ClassCount, contract: Contract, *, told: bool) -> Cla
         completed=one.offered - lost,
         retries=one.retries,
         latencies=Latencies(
+            itl=percentiles_of_counts(one.itl),
             **{
                 kind: percentiles(values, 0 if kind in _OF_ALL else lost, contract.confidence)
-                for kind in Latencies.model_fields
+                for kind in Latencies.model_fields.keys() - {"itl"}
                 if len(values := getattr(one, kind))
-            }
+            },
         ),
     )
 

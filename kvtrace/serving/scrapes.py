@@ -226,6 +226,11 @@ def _span(life: Sequence[Scrape]) -> Span:
     )
 
 
+def within(scrapes: Iterable[Scrape], begin_us: int, end_us: int) -> list[Scrape]:
+    """Return the scrapes taken from `begin_us` to `end_us`, both included; one without a time is in none."""
+    return [one for one in scrapes if one.at_us is not None and begin_us <= one.at_us <= end_us]
+
+
 def num_restarts(found: Sequence[Span]) -> int:
     """Return how often the server was started anew."""
     return sum(1 for _ in pairwise(found))

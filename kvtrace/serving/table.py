@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TABLE_VERSION: Final = "1.0"
+TABLE_VERSION: Final = "1.1"
 _MOST_US: Final = 2**53
 _TIMES: Final = ("planned_us", "dispatched_us", "first_us", "last_us", "done_us")
 _DURATIONS: Final = ("engine_queue_us", "engine_first_us")
@@ -56,6 +56,12 @@ class ServingTable:
     """By variant; what nobody supplied is absent."""
     scrapes: dict[str, tuple[Scrape, ...]]
     """By variant, in the order of the files."""
+
+    @property
+    def variants(self) -> list[str]:
+        """Return the names of all variants, last those that a manifest says cannot be served."""
+        unserved = [name for name, one in self.manifests.items() if one.unsupported is not None]
+        return list(dict.fromkeys([*(run.variant for run in self.runs), *unserved]))
 
     def each_run(self) -> Iterator[tuple[RunRecord, Iterator[Served]]]:
         """Yield each run with its requests, to be read before the next.
@@ -170,12 +176,21 @@ def _served(record: dict[str, Any]) -> Served:
         workload=text_or_none(record, "workload", most=64),
         **{name: _time(record, name) for name in _TIMES},
         **{name: whole_or_none(record, name) for name in _DURATIONS},
+        gaps_us=_gaps(record.get("gaps_us")),
         prompt_tokens=whole_or_none(record, "prompt_tokens"),
         output_tokens=whole_or_none(record, "output_tokens"),
         accepted=None if record.get("accepted") is None else flag(record, "accepted"),
         retries=whole(record, "retries"),
         cost=amount(record, "cost"),
     )
+
+
+def _gaps(values: object) -> tuple[int, ...] | None:
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(type(one) is int and 0 <= one <= _MOST_US for one in values):
+        raise ValueError("gaps_us is expected to be a list of whole microseconds")
+    return tuple(values)
 
 
 def _one_of(record: dict[str, Any], key: str, known: tuple[Any, ...]) -> Any:

@@ -30,6 +30,7 @@ _NOT_MEASURED: Final = "not measured"
 LATENCIES: Final = {
     "ttft": "TTFT",
     "tpot": "TPOT",
+    "itl": "between tokens",
     "e2e": "to the end",
     "client_delay": "sent after plan",
     "engine_queue": "engine queue",
@@ -161,6 +162,11 @@ def tool_line(tool: ToolNumber) -> str:
 
 
 def _variant(variant: VariantGoodput, gpus: int | None) -> Iterator[str]:
+    if variant.unsupported is not None:
+        yield from wrapped(
+            f"{plain(variant.variant).upper()}: unsupported: {plain(variant.unsupported, 400)}", ""
+        )
+        return
     rate = "" if variant.rate is None else f" at {variant.rate:g} a second"
     yield from wrapped(
         f"{plain(variant.variant).upper()}{rate}: {variant.num_used:,} of {count(variant.num_runs, 'run')} "
@@ -174,10 +180,11 @@ def _variant(variant: VariantGoodput, gpus: int | None) -> Iterator[str]:
             else f", {number(one.goodput.mean / gpus)} for each of {gpus:,} GPUs"
         )
         yield from wrapped(f"{plain(one.name)}: {_spread(one.goodput)}{per_gpu}", "  ", "    ")
-    yield from _engine(variant.engine, variant.restarts)
+    yield from _engine(variant)
 
 
-def _engine(engine: Sequence[EngineSpan], restarts: int | None) -> Iterator[str]:
+def _engine(variant: VariantGoodput) -> Iterator[str]:
+    restarts = variant.restarts
     if restarts is None:
         yield f"  /metrics: {_NOT_MEASURED}"
         return
@@ -187,8 +194,9 @@ def _engine(engine: Sequence[EngineSpan], restarts: int | None) -> Iterator[str]
             "  ",
             "    ",
         )
-    for one in engine:
-        yield from wrapped(f"whole engine, {span_line(one)}", "  ", "    ")
+    when = "within the runs' intervals" if variant.is_cut else "over all scrapes"
+    for one in variant.engine:
+        yield from wrapped(f"whole engine, {when}, {span_line(one)}", "  ", "    ")
 
 
 def span_line(one: EngineSpan) -> str:

@@ -123,6 +123,32 @@ def test_answers_compared_by_other_limits_do_not_count(tmp_path: Path) -> None:
     assert (found["word"], ids(found, "collect more")) == ("collect more", {"quality-other-policy"})
 
 
+def test_a_cell_that_cannot_be_served_is_invalid_and_has_a_reason(tmp_path: Path) -> None:
+    case = Case(tmp_path, slow={BF16: (12, 13, 14)})
+    why = "the CPU backend takes no FP8 cache without AVX-512"
+    case.manifests[FP8] = {"kv_dtype": "fp8", "unsupported": why}
+    found = case.decision()
+    assert (found["word"], ids(found, "invalid cell")) == ("invalid cell", {"unsupported-cell"})
+    assert (found["classes"], found["all"]) == ([], None)
+    # what was measured of the baseline stays, and nothing of the candidate is a zero
+    baseline, candidate = found["variants"]
+    assert baseline["all"]["goodput"]["mean"] == pytest.approx(2.7)
+    assert (candidate["num_runs"], candidate["all"]["goodput"]) == (0, None)
+    assert why in case.decide().stdout
+    assert case.decide("--format", "html").stdout.count("not measured") >= 3
+
+
+def test_a_cell_is_either_served_or_not(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    arguments = case.files()
+    (tmp_path / "no.json").write_text(json.dumps({"unsupported": "no such backend"}))
+    files = [f"{FP8}={tmp_path / f'{FP8}-0.jsonl'}", "--manifest", f"{FP8}={tmp_path / 'no.json'}"]
+    result = kvtrace("serving", *files, "-o", tmp_path / "x")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "fp8: its manifest says that it cannot be served, and a file is of it" in result.stderr
+    assert arguments[0] == "decide"
+
+
 def test_a_restart_is_said_and_asks_for_another_run(tmp_path: Path) -> None:
     page = metrics_page("fp8", blocks=200, tokens=3200, num_requests_running=4)
     started = [f"# scraped_at {n}\nprocess_start_time_seconds {at}\n{page}" for n, at in ((1, 5), (2, 9))]

@@ -115,7 +115,7 @@ def test_a_table_that_was_changed_is_refused(tmp_path: Path, change: str) -> Non
         "cut": lines[:-1],
         "more": [*lines, lines[-1]],
         "other run": [*lines[:-1], lines[-1].replace('"run":0', '"run":1')],
-        "version": [lines[0].replace('"1.0"', '"2.0"'), *lines[1:]],
+        "version": [lines[0].replace('"1.1"', '"2.0"'), *lines[1:]],
     }[change]
     (tmp_path / "t").write_text("\n".join(changed) + "\n")
     with pytest.raises(OutcomesError, match=str(tmp_path / "t")):

@@ -67,6 +67,7 @@ def _served(record: dict[str, Any]) -> Served:
         first_us=first,
         last_us=last,
         done_us=seconds(record, "finished_s", may_be_negative=True),
+        gaps_us=None if stamps is None else tuple(after - before for before, after in pairwise(stamps)),
         prompt_tokens=whole_or_none(record, "prompt_tokens"),
         output_tokens=output_tokens,
         accepted=None if record.get("accepted") is None else flag(record, "accepted"),
