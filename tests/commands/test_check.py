@@ -46,7 +46,7 @@ def test_the_exit_code_and_both_formats_say_the_same(
     assert printed.exit_code == code
     content = json.loads(printed.stdout)
     assert content["verdict"] == verdict
-    assert content["schema_version"] == "1.1"
+    assert content["schema_version"] == "1.2"
     assert content["segments"][0]["limits"][0]["bound"] == 0.2
 
 

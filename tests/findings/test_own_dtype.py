@@ -47,7 +47,15 @@ def advised(
     """Return the advice on a candidate of a run of these sources."""
     one = {"candidate": "x", "kind": kind, "status": "valid", "granularity": granularity}
     found = (
-        [{"source": "day", "candidate": "x", "id": "per-head-collapsed", "evidence": "{}"}]
+        [
+            {
+                "source": "day",
+                "candidate": "x",
+                "id": "per-head-collapsed",
+                "severity": "note",
+                "evidence": "{}",
+            }
+        ]
         if collapsed
         else []
     )

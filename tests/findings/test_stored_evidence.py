@@ -13,8 +13,14 @@ class Sent:
     path = Path("sent.run")
 
 
-def evidence_of(text: str) -> dict[str, Any]:
-    return stored_evidence({"id": "kv-swapped", "evidence": text}, Sent())  # type: ignore[arg-type]
+def evidence_of(text: str, severity: str = "error") -> dict[str, Any]:
+    row = {"id": "kv-swapped", "severity": severity, "evidence": text}
+    return stored_evidence(row, Sent())  # type: ignore[arg-type]
+
+
+def test_a_severity_that_there_is_not_is_refused() -> None:
+    with pytest.raises(IntegrityError, match="no audit wrote the severity of kv-swapped"):
+        evidence_of("{}", "fatal")
 
 
 def test_evidence_that_an_audit_wrote_is_read_as_it_is() -> None:

@@ -211,6 +211,17 @@ def rewritten(run: Path, table: str, change: Callable[[pa.Table], pa.Table]) -> 
     write_record(run, run_record())
 
 
+def without(table: pa.Table, column: str) -> pa.Table:
+    """Take the first value of a column away."""
+    values = table[column].to_pylist()
+    first = next(place for place, value in enumerate(values) if value is not None)
+    values[first] = None
+    place = table.schema.get_field_index(column)
+    return table.set_column(
+        place, table.schema.field(place), pa.array(values, table.schema.field(place).type)
+    )
+
+
 FORGED = {
     "strings where numbers belong": (
         "cells",
@@ -226,7 +237,17 @@ FORGED = {
             "sum_sq_error",
             pa.nulls(len(table), pa.float64()),
         ),
-        "column sum_sq_error has no value",
+        "column sum_sq_error lacks values",
+    ),
+    "one NULL": (
+        "cells",
+        lambda table: without(table, "sum_sq_error"),
+        "column sum_sq_error lacks values",
+    ),
+    "a limit of one scale is NULL": (
+        "scales",
+        lambda table: without(table, "max_unclipped_code"),
+        "the limits of .* lack values",
     ),
     "a column less": ("rows", lambda table: table.drop_columns(["position"]), "position"),
 }
