@@ -6,26 +6,34 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from support.vllm_engines import ENVIRONMENT
 
 from kvtrace.outcomes.table import read_outcomes
 from kvtrace.trace.reader import open_trace
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ANALYSIS = Path(__file__).parents[2] / ".venv/bin/python"
+"""What has pyarrow; vLLM's environment has not."""
+_ROWS = "import json, sys, pyarrow.parquet as pq; print(json.dumps(pq.read_table(sys.argv[1]).to_pylist()))"
 
 pytestmark = pytest.mark.vllm
 
 
 def kvtrace(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kvtrace", *map(str, arguments)],
+        [ANALYSIS, "-m", "kvtrace", *map(str, arguments)],
         env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
+
+
+def rows_of(table: Path) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file."""
+    printed = subprocess.run([ANALYSIS, "-c", _ROWS, table], capture_output=True, text=True, check=True)
+    rows: list[dict[str, Any]] = json.loads(printed.stdout)
+    return rows
 
 
 def test_bf16_twice_and_a_refused_cache_are_answered_scored_and_captured(tmp_path: Path, model: Path) -> None:
@@ -58,7 +66,7 @@ def test_bf16_twice_and_a_refused_cache_are_answered_scored_and_captured(tmp_pat
     lengths = {request.prompt_hash: request.prompt_tokens for request in requests}
     tokens = {row.id: lengths[row.prompt_hash] for row in rows if row.prompt_hash}
     assert tokens == {case["id"]: case["prompt_tokens"] for case in cases}
-    scores = pq.read_table(tmp_path / "out" / "scores.parquet").to_pylist()
+    scores = rows_of(tmp_path / "out" / "scores.parquet")
     assert {row["variant"] for row in scores} == {"bf16-b"}
     forced = [row for row in scores if row["mode"] == "forced"]
     assert {row["id"] for row in forced} == {case["id"] for case in cases}
