@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo demo-harm picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-versions test-remedies test-formats bench bench-capture bench-attention gpu-check sample clean
+.PHONY: setup demo demo-harm picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-v2 test-vllm-versions test-remedies test-formats bench bench-capture bench-attention gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -65,6 +65,9 @@ test-vllm: setup vllm-env  ## the capture plug-in inside a real vLLM (CPU), some
 
 test-vllm-full: setup vllm-env  ## the same and the long ones
 	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm or vllm_full' tests/vllm
+
+test-vllm-v2: setup vllm-env  ## vLLM's V2 model runner, Triton's kernels interpreted, against V1 bit for bit; asynchronous scheduling too
+	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -m 'vllm or vllm_full' tests/vllm/v2
 
 test-remedies: setup vllm-env  ## incidents, and the report's steps run as printed, in a real vLLM with an FP8 cache; by hand
 	KVTRACE_TEST_MODEL=$(CURDIR)/$(MODEL) $(VLLM_PYTHON) -m pytest -s -m 'vllm or vllm_full' tests/vllm/test_remedies.py
