@@ -19,7 +19,7 @@ ANALYSIS = Path(__file__).parents[2] / ".venv/bin/python"
 """What has pyarrow; vLLM's environment has not."""
 _ROWS = "import json, sys, pyarrow.parquet as pq; print(json.dumps(pq.read_table(sys.argv[1]).to_pylist()))"
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.vllm_full
 
 
 def kvtrace(*arguments: object) -> subprocess.CompletedProcess[str]:
