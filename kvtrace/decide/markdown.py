@@ -49,10 +49,10 @@ def _markdown(one: Decision) -> Iterator[str]:
     yield from _section("Runs that were not used", [_cell(line) for line in unused_lines(one)])
     yield from (
         "",
-        f"Room, and the way back: {NOT_MEASURED if one.way_back is None else room_line(one.way_back)}",
+        f"Room, and the way back: {NOT_MEASURED if one.way_back is None else _cell(room_line(one.way_back))}",
     )
     if one.harm is not None:
-        yield from ("", f"Harm: {harm_line(one.harm)}")
+        yield from ("", f"Harm: {_cell(harm_line(one.harm))}")
     yield from _section("What clips", [_cell(clip_line(each)) for each in one.clips])
     yield from _section("Not measured", [_cell(what) for what in one.not_measured])
     yield from ("", "| evidence | file | SHA-256 |", "|---|---|---|")

@@ -33,7 +33,8 @@ BY_HEAD: Final = ("sum_do2", "sum_o_do", "sum_do2_k", "sum_do2_v", "sum_do2_q", 
 
 _SHORT_CONTEXT: Final = 1024
 """Tokens of the longest request up to which one of PyTorch's threads works: several wait for each other
-longer than they work. The demo's report takes 13.8 s of CPU with one and 31.3 with two, on two busy cores."""
+longer than they work. A report of the bundled trace takes 13.8 s of CPU with one, 31.3 with two, on two busy
+cores."""
 
 
 @dataclass(frozen=True, slots=True)

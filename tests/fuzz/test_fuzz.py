@@ -27,6 +27,8 @@ FOUND = (
     ("runs", "20261201:7358"),  # the same, compared
     ("runs", "20261201:13919"),  # a severity that there is not
     ("runs", "20261201:16349"),  # a dtype that there is not
+    ("runs", "555:481"),  # a candidate without a name
+    ("runs", "555:625"),  # a scale of a head that is in no other table
     ("served requests", "20261201:7444"),  # a run that took forever
 )
 """Cases that long runs found wrong."""

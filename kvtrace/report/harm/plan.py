@@ -106,7 +106,7 @@ def plan_layers(
     connection = connect_with_views(run)
     name = _chosen(connection, run, candidate)
     rows = run_query(connection, find_query("harm_by_layer"), {"candidate": name}).records()
-    harm = {row["layer"]: row["harm"] or 0.0 for row in rows}
+    harm = {row["layer"]: row["harm"] for row in rows if row["harm"] is not None}
     if not harm:
         raise InputError(
             f"{run.path}: holds no harm of {plain(name)}; replay a trace with queries "

@@ -32,14 +32,15 @@ class Axes:
     octaves: tuple[int, ...]
 
     def head(self, table: pa.Table) -> NDArray[np.int64]:
-        """Return the head's index of each row; the number of heads where layer is NULL."""
+        """Return the head's index of each row: the number of heads where layer is NULL, -1 if unknown."""
         layers = pc.fill_null(table["layer"], -1).to_numpy()
         kv_heads = pc.fill_null(table["kv_head"], -1).to_numpy()
         stride = max((kv_head for _, kv_head in self.heads), default=0) + 2
-        known = np.array([layer * stride + kv_head for layer, kv_head in self.heads] or [0])
-        return np.where(
-            layers < 0, len(self.heads), np.searchsorted(known, layers * stride + kv_heads)
-        ).astype(np.int64)
+        known = np.array([layer * stride + kv_head for layer, kv_head in self.heads] or [-1])
+        asked = layers * stride + kv_heads
+        place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+        is_known = (known[place] == asked) & (kv_heads < stride)
+        return np.where(layers < 0, len(self.heads), np.where(is_known, place, -1)).astype(np.int64)
 
 
 def index_in(column: pa.ChunkedArray, known: Sequence[Any]) -> NDArray[np.int64]:

@@ -130,23 +130,31 @@ def _heads(*tables: pa.Table) -> tuple[tuple[int, int], ...]:
 
 def _bands(table: pa.Table, axes: Axes) -> dict[str, NDArray[np.float64]]:
     shape = (2, len(axes.heads), len(axes.workloads), len(axes.octaves))
-    index = (
-        index_in(table["tensor"], TENSORS),
-        axes.head(table),
-        index_in(table["workload"], axes.workloads),
-        index_in(table["position_octave"], axes.octaves),
+    index = np.stack(
+        [
+            index_in(table["tensor"], TENSORS),
+            axes.head(table),
+            index_in(table["workload"], axes.workloads),
+            index_in(table["position_octave"], axes.octaves),
+        ]
     )
+    known = (index >= 0).all(axis=0)
     bands = {}
     for name in BANDS:
         bands[name] = np.full(shape, np.nan)
-        bands[name][index] = floats(table[name])
+        bands[name][tuple(index[:, known])] = floats(table[name])[known]
     return bands
 
 
 def _covered(table: pa.Table, axes: Axes) -> NDArray[np.float64]:
     covered = np.full((len(axes.candidates), 2, len(axes.heads)), np.nan)
-    candidate = index_in(table["candidate"], axes.candidates)
-    known = candidate >= 0
-    tensor, head = index_in(table["tensor"], TENSORS), axes.head(table)
-    covered[candidate[known], tensor[known], head[known]] = floats(table["covered_amax"])[known]
+    index = np.stack(
+        [
+            index_in(table["candidate"], axes.candidates),
+            index_in(table["tensor"], TENSORS),
+            axes.head(table),
+        ]
+    )
+    known = (index >= 0).all(axis=0)
+    covered[tuple(index[:, known])] = floats(table["covered_amax"])[known]
     return covered
