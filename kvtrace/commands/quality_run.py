@@ -108,9 +108,7 @@ def quality_run(
     with signals_interrupt():
         done = run_variants(run, python, output, show_progress, overwrite=force)
         stopped = (
-            done
-            if isinstance(done, Interrupted)
-            else capture_baseline(run, done[0], output, python, show_progress)
+            done if isinstance(done, Interrupted) else capture_baseline(run, done[0], python, show_progress)
         )
     if isinstance(done, Interrupted) or stopped is not None:
         assert stopped is not None

@@ -25,6 +25,7 @@ ENDED: Final = (
     "compare",
     "query",
     "replay --intervals",
+    "quality run",
 )
 _CODES: Final = {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}
 _PATIENCE_S: Final = 120

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,15 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fuzz.bases import CONFIG, POLICY, write_trace
+from fuzz.bases import CONFIG, FORMAT, POLICY, write_queried, write_trace
 from support.decide_files import Case
 from support.outcome_files import own_line, write_lines
 from support.run_cli import kvtrace
+from support.stand_ins import COUNTING, answers_to, stand_in
 
 from faults.damage import copy_trace
 from faults.fuzz import SCALES
 from faults.small_trace import write_small_trace
 from kvtrace.errors import InputError
+from kvtrace.fixture.make import CASES_FILE, FIXTURE_FILE, PROMPTS_FILE
+from kvtrace.outcomes.table import read_outcomes
+from kvtrace.quality.run.result import OUTCOMES_FILE
+from kvtrace.quality.run.score_table import SCORES_FILE
+from kvtrace.quality.run.work import RESULT_FILE, WORK
+from kvtrace.quality.scores import read_scores
 from kvtrace.runs.open import open_run
 from kvtrace.scales.load import load_artifact
 from kvtrace.trace.reader import open_trace
@@ -99,21 +107,53 @@ class Inputs:
         self.looks_policy.write_text(_LOOKS_POLICY)
         self.cases = write_lines(folder / "cases.jsonl", [{"id": "a", "expected": _RECORD}])
         self.answers = write_lines(folder / "answers.jsonl", [{"id": "a", "answer": json.dumps(_RECORD)}])
+        self.harm, self.fixture = folder / "harm.run", folder / "fixture"
+        queried = write_queried(folder / "queried.kvtrace")
+        assert kvtrace("replay", queried, "--cache-dtype", FORMAT, "-o", self.harm).returncode == 0
+        (folder / "words").mkdir()
+        self.words = stand_in(folder / "words", COUNTING)
+        assert kvtrace(*self.filled(*_FIXTURE), "-o", self.fixture).returncode == 0
+        self.answers_folder = answers_to(self.fixture, folder / "answering")
+        self.quality = folder / "quality"
+        assert kvtrace(*self.filled(*_QUALITY), "-o", self.quality).returncode == 0
+
+    def filled(self, *arguments: object) -> tuple[str, ...]:
+        """Return a command line; `{trace}` and the like stand for the input of that name."""
+        return tuple(str(one).format(**vars(self)) for one in arguments)
 
     def old(self, written: Written, output: Path) -> None:
         """Put something there that a command may be told to replace."""
         if not written.replaces:
             return
-        if written.kind == "run":
-            shutil.copytree(self.run, output)
-        elif written.kind == "trace":
-            shutil.copytree(self.counted, output)
+        folders = {
+            "run": self.run, "trace": self.counted, "fixture": self.fixture, "quality": self.quality
+        }  # fmt: skip
+        if written.kind in folders:
+            shutil.copytree(folders[written.kind], output)
         else:
             output.write_text(OLD)
 
 
 def _scales(path: Path) -> object:
     return load_artifact(path).scales
+
+
+def _fixture(path: Path) -> None:
+    """Raise ValueError: the files of a fixture are not those that it says."""
+    content = json.loads((path / FIXTURE_FILE).read_text())
+    for name, key in ((PROMPTS_FILE, "prompts_sha256"), (CASES_FILE, "cases_sha256")):
+        if hashlib.sha256((path / name).read_bytes()).hexdigest() != content[key]:
+            raise ValueError(f"{name} is another")
+
+
+def _quality(path: Path) -> None:
+    """Raise ValueError, OSError or InputError: a quality run is neither finished nor one that goes on."""
+    if (path / RESULT_FILE).exists():
+        json.loads((path / RESULT_FILE).read_text())
+        read_scores(path / SCORES_FILE)
+        read_outcomes(path / OUTCOMES_FILE)
+    elif any(path.iterdir()) and not any((path / WORK).iterdir()):
+        raise ValueError("has neither a result nor work to go on with")
 
 
 def problem(written: Written, output: Path) -> str:
@@ -135,6 +175,8 @@ _READERS: Final[dict[str, Callable[[Path], object]]] = {
     "run": open_run,
     "trace": open_trace,
     "scales": _scales,
+    "fixture": _fixture,
+    "quality": _quality,
 }
 _ENDS: Final[dict[str, Callable[[bytes], bool]]] = {
     "text": lambda content: content.endswith(b"\n") and len(content) > len(OLD),
@@ -148,17 +190,22 @@ _ENDS: Final[dict[str, Callable[[bytes], bool]]] = {
 
 
 def _forced(*arguments: object) -> Callable[[Inputs, Path], tuple[object, ...]]:
-    """Return a command line; `{trace}` and the like stand for the input of that name."""
-
-    def filled(inputs: Inputs, output: Path) -> tuple[object, ...]:
-        given = (str(one).format(**vars(inputs)) for one in arguments)
-        return (*given, "-o", output, "--force")
-
-    return filled
+    """Return a command line with `-o` and `--force`; see `Inputs.filled`."""
+    return lambda inputs, output: (*inputs.filled(*arguments), "-o", output, "--force")
 
 
 _MARGIN: Final = ("--margin", "0.1", "--floor", "0.5")
 _LONGEST: Final = ("--max-model-len", "512")
+_FIXTURE: Final = (
+    *("fixture", "make", "--model", "m", "--length", "short=450"),
+    *("--language", "en", "--vllm-python", "{words}"),
+)
+_QUALITY: Final = (
+    *("quality", "run", "--model", "{answers_folder}/model", "--vllm-python", "{answers_folder}/python"),
+    *("--prompts", "{fixture}/prompts.jsonl", "--cases", "{fixture}/cases.jsonl"),
+    *("--engine-arg", "answers={answers_folder}/answers.json"),
+    *(part for dtype in ("bf16", "bf16", "fp8") for part in ("--variant", dtype)),
+)
 WRITERS: Final = {
     "replay": Written("run", _forced("replay", "{trace}", "--scales", SCALES)),
     "replay --intervals": Written("run", _forced("replay", "{counted}", "--intervals")),
@@ -212,12 +259,16 @@ WRITERS: Final = {
         replaces=False,
     ),
     "fixture judge": Written("lines", _forced("fixture", "judge", "{cases}", "{answers}", "--variant", "a")),
+    "fixture make": Written("fixture", _forced(*_FIXTURE, "--seed", 1)),
+    "quality run": Written("quality", _forced(*_QUALITY, "--seed", 1)),
     "serving": Written("lines", _forced("serving", "fp8={decision}/fp8-0.jsonl")),
     "goodput": Written(
         "json", _forced("goodput", "{served}", "--policy", "{decision}/policy.toml", "--json")
     ),
     "export-arrivals": Written("lines", _forced("export-arrivals", "{served}", "--variant", "fp8")),
     "decide": Written("json", lambda i, o: (*i.decide, "--json", "-o", o, "--force")),
+    "decide --page": Written("html", lambda i, o: (*i.decide, "--page", o, "--force")),
+    "plan": Written("text", _forced("plan", "{harm}", "--candidate", FORMAT)),
     "capture run": Written(
         "trace",
         _forced("capture", "run", "--model", "m", "--prompts", "{prompts}", "--vllm-python", "{python}"),

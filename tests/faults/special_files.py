@@ -136,6 +136,7 @@ def _given(inputs: Inputs, folder: Path) -> dict[str, Callable[[Path], tuple[obj
     replay = ("replay", inputs.counted, "-o", folder / "out", "--force")
     compared, sound = ("quality", "compare", inputs.answered), f"fp8={inputs.decision / 'fp8-0.jsonl'}"
     judged = ("fixture", "judge", "--variant", "a", "-o", folder / "judged", "--force")
+    asked = ("quality", "run", "--model", "m", "--variant", "bf16", "-o", folder / "asked")
     served = ("serving", "-o", folder / "all.serving", "--force")
     capture = ("capture", "run", "--model", "m", "-o", folder / "captured", "--vllm-python", inputs.python)
     return {
@@ -162,6 +163,12 @@ def _given(inputs: Inputs, folder: Path) -> dict[str, Callable[[Path], tuple[obj
         "given-looks.json": lambda place: (*compared, "--policy", inputs.looks_policy, "--looks", place),
         "given-cases.jsonl": lambda place: (*judged, place, inputs.answers),
         "given-answers.jsonl": lambda place: (*judged, inputs.cases, place),
+        "given-scores.parquet": lambda place: (*compared, "--margin", 0.1, "--floor", 0.5, "--scores", place),
+        "given-asked.jsonl": lambda place: (*asked, "--prompts", place),
+        "given-key-of-cases.jsonl": lambda place: (
+            *(*asked, "--prompts", inputs.fixture / "prompts.jsonl"),
+            *("--cases", place),
+        ),
         "given-served.jsonl": lambda place: (*served, f"fp8={place}"),
         "given-scrape.prom": lambda place: (*served, sound, "--metrics", f"fp8={place}"),
         "given-served-manifest.json": lambda place: (*served, sound, "--manifest", f"fp8={place}"),
@@ -170,7 +177,7 @@ def _given(inputs: Inputs, folder: Path) -> dict[str, Callable[[Path], tuple[obj
         "given-arrivals.serving": lambda place: ("export-arrivals", place),
         **{
             f"given-{name}.json": lambda place, option=f"--{name}": (*inputs.decide, option, place)
-            for name in ("quality", "capacity", "check")
+            for name in ("quality", "capacity", "check", "report")
         },
         "seal.key": lambda _: replay,
     }

@@ -37,6 +37,7 @@ tokens = 10
 [[segments]]
 name = "all"
 """
+FORMAT: Final = "int4_per_token_head"
 MANIFEST: Final = {
     "baseline_id": "service-2026-01",
     "image_digest": "sha256:" + "0" * 64,
@@ -68,7 +69,7 @@ class Bases:
         self.float32 = write_trace(base / "float32.kvtrace", "float32")
         self.trace = self.traces["bfloat16"]
         self.odd_widths = _odd_widths(base)
-        self.queried = _queried(base)
+        self.queried = write_queried(base / "queried.kvtrace")
         self.counted = base / "counted.kvtrace"
         shutil.copytree(self.trace, self.counted)
         _count(self.counted)
@@ -77,6 +78,9 @@ class Bases:
         self.run = base / "run"
         asked = ("--scales", self.scales, "--intervals", "--online", "fp8-per-token-head")
         assert kvtrace("replay", self.counted, *asked, "-o", self.run).returncode == 0
+        self.harm = base / "harm"
+        formats = ("--cache-dtype", "int8_per_token_head", "--cache-dtype", FORMAT)
+        assert kvtrace("replay", self.queried, *formats, "-o", self.harm).returncode == 0
         self.policy = base / "policy.toml"
         self.policy.write_text(POLICY)
         self.artifacts = (
@@ -134,11 +138,11 @@ def _odd_widths(base: Path) -> tuple[Path, ...]:
     )
 
 
-def _queried(base: Path) -> Path:
+def write_queried(path: Path) -> Path:
     """Write a trace with queries: two query heads a KV head, at two positions, over a context of six."""
     chance = np.random.default_rng(22)
     trace = fabricate_trace(
-        base / "queried.kvtrace",
+        path,
         {(0, t): chance.normal(0, 1, (3, 4, 8)) for t in "kv"},
         request_of_row=[0] * 3,
         position_of_row=[0, 2, 4],

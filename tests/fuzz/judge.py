@@ -29,6 +29,7 @@ _ANSWERS: Final = {
     "compare": (0, 1, 2, 3),
     "scales": (0, 1, 2),
     "decide": (0, 1, 2, 3, 4),
+    "quality": (0, 1, 2, 3),
 }
 _FOR_PROGRAMS: Final = ("--json", "csv")
 """What these print has the text of files as it is, but on a terminal."""

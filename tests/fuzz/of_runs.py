@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fuzz.bases import FORMAT
 from fuzz.odd import ODD, changed, sealed
 from kvtrace.runs.checksums import table_checksums
 
@@ -24,7 +25,8 @@ _QUERIES = ("rank_heads", "coverage", "by_workload", "by_position", "compare_can
 def runs(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
     """Change a run's record, or one column of a table."""
     run = folder / "run"
-    shutil.copytree(bases.run, run)
+    has_harm = random.random() < 0.2
+    shutil.copytree(bases.harm if has_harm else bases.run, run)
     record = json.loads((run / "run.json").read_text())
     if random.random() < 0.3:
         changed(random, record)
@@ -39,24 +41,28 @@ def runs(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...
         ("query", run, "--sql", "SELECT * FROM 'cells.parquet' LIMIT 3"),
         ("check", run, "--policy", bases.policy, "--candidate", bases.scales.name), ("compare", run),
     )  # fmt: skip
+    if has_harm and random.random() < 0.4:
+        return ("plan", run, "--candidate", FORMAT, "--keep", random.choice((0, 1, 9)))
     return random.choices(commands, weights=(2, 2, 1, 1, 6, 3, 4, 3, 3))[0]
 
 
 def _change_table(random: random.Random, run: Path) -> None:
     file = random.choice(sorted(run.glob("*.parquet")))
-    table = pq.read_table(file)
+    pq.write_table(odd_table(random, pq.read_table(file)), file)
+
+
+def odd_table(random: random.Random, table: pa.Table) -> pa.Table:
+    """Return a table of which one column is another, or gone, or all rows are gone or there twice."""
     place = random.randrange(table.num_columns)
     field = table.schema.field(place)
     what = random.choice(("empty", "all NULL", "strings", "gone", "odd", "odd", "twice", "wide"))
     if what == "empty":
-        table = table.slice(0, 0)
-    elif what == "gone":
-        table = table.remove_column(place)
-    elif what == "twice":
-        table = pa.concat_tables([table, table])
-    else:
-        table = table.set_column(place, field.name, _column(random, what, field.type, len(table)))
-    pq.write_table(table, file)
+        return table.slice(0, 0)
+    if what == "gone":
+        return table.remove_column(place)
+    if what == "twice":
+        return pa.concat_tables([table, table])
+    return table.set_column(place, field.name, _column(random, what, field.type, len(table)))
 
 
 def _column(random: random.Random, what: str, kind: pa.DataType, length: int) -> Any:

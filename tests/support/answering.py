@@ -18,20 +18,6 @@ from typing import Any
 VOCABULARY = 12
 
 
-def stand_in(folder: Path) -> Path:
-    """Return a Python that is looked at as vLLM's and answers as this file does."""
-    from kvtrace.version import __version__
-
-    look = json.dumps({"vllm": "0.32", "has_vllm": True, "kvtrace": __version__, "has_plug_in": True})
-    path = folder / "python"
-    path.write_text(
-        f"#!/bin/sh\ncase \"$1\" in\n-c) echo '{look}' ;;\n"
-        f"*) exec '{sys.executable}' '{Path(__file__).absolute()}' \"$3\" ;;\nesac\n"
-    )
-    path.chmod(0o755)
-    return path
-
-
 def top(dtype: str, name: str, step: int, token: int, most: int) -> list[Any]:
     """Return log-probabilities of a step: the same of each BF16, a little other ones of another cache."""
     digest = hashlib.sha256(f"{name}/{step}".encode()).digest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,14 +44,15 @@ class RunResult:
     """Variant → what differs from the baseline besides the cache: then it is a comparison of bundles."""
 
 
-def capture_baseline(run: QualityRun, work: Work, out: Path, python: Path, bar: Bar) -> Interrupted | None:
-    """Capture all prompts under the baseline into `out`, if the run asks for it and it is not there.
+def capture_baseline(run: QualityRun, work: Work, python: Path, bar: Bar) -> Interrupted | None:
+    """Capture all prompts under the baseline, if the run asks for it and it was not done.
 
     Raises CaptureError: vLLM failed.
     """
-    if run.capture is None or (out / TRACE_FILE).exists():
+    trace = work.folder / TRACE_FILE
+    if run.capture is None or trace.exists():
         return None
-    options = CaptureOptions(out, hash_key_file=key_file(run, out), **run.capture)
+    options = CaptureOptions(work.folder, hash_key_file=key_file(run, work), **run.capture)
     baseline = run.variants[0]
     offline = OfflineRun(
         baseline.model or run.model,
@@ -59,43 +61,44 @@ def capture_baseline(run: QualityRun, work: Work, out: Path, python: Path, bar: 
         max_tokens=run.max_tokens,
     )
     with bar("capture") as progress:
-        made = capture_offline(offline, options, python, work.folder / TRACE_FILE, progress, overwrite=True)
-    if made.is_interrupted:
-        return Interrupted("capture", made.num_done, len(run.prompts))
-    (work.folder / TRACE_FILE).rename(out / TRACE_FILE)
-    return None
+        made = capture_offline(offline, options, python, trace, progress, overwrite=True)
+    return Interrupted("capture", made.num_done, len(run.prompts)) if made.is_interrupted else None
 
 
 def write_result(run: QualityRun, work: Work, variants: list[VariantRun], out: Path) -> RunResult:
-    """Write outcomes, scores and what was run into `out`, and remove the work.
+    """Write outcomes, scores and what was run into `out` when all of it is made, and remove the work.
 
-    Raises InputError: a file cannot be written.
+    What `out` had before goes then. Raises InputError: a file cannot be written; the work stays.
     """
     result = RunResult(variants)
     valid = [one.name for one in variants if one.invalid is None]
     try:
-        key = Key(load_or_make_key(key_file(run, out)), is_shared=True)
-        result.num_scores = write_scores(work, valid[0], valid[1:], out / SCORES_FILE)
+        made = work.new_result()
+        key = Key(load_or_make_key(key_file(run, work)), is_shared=True)
+        result.num_scores = write_scores(work, valid[0], valid[1:], made / SCORES_FILE)
         if run.cases is not None:
             sources = [_judged(run, work, name) for name in valid]
-            collected = collect_outcomes(sources, out / OUTCOMES_FILE, key)
+            collected = collect_outcomes(sources, made / OUTCOMES_FILE, key)
             result.passed = collected.by_variant
         result.differs = {one.name: found for one in variants[1:] if (found := _differs(variants[0], one))}
-        replace_file(out / RESULT_FILE, json.dumps(_described(run, result), indent=2) + "\n")
+        replace_file(made / RESULT_FILE, json.dumps(_described(run, result), indent=2) + "\n")
         for one in variants:
             if one.invalid is not None:
-                work.file(one.name, LOG_FILE).replace(out / f"{one.name}.log")
+                shutil.copyfile(work.file(one.name, LOG_FILE), made / f"{one.name}.log")
+        for name in (KEY_FILE, TRACE_FILE):
+            if (work.folder / name).exists():
+                (work.folder / name).rename(made / name)
+        work.publish(out)
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror or error}") from error
     except ValueError as error:  # the key
         raise InputError(str(error)) from error
-    work.remove()
     return result
 
 
-def key_file(run: QualityRun, out: Path) -> Path:
-    """Return where the key of all hashes is: as given, or one of the run's own."""
-    return run.key or out / KEY_FILE
+def key_file(run: QualityRun, work: Work) -> Path:
+    """Return where the key of all hashes is while a run goes on: as given, or one of the run's own."""
+    return run.key or work.folder / KEY_FILE
 
 
 def _judged(run: QualityRun, work: Work, variant: str) -> Source:

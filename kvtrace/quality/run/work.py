@@ -21,6 +21,7 @@ RESULT_FILE: Final = "quality-run.json"
 FACTS_FILE: Final = "engine.json"
 """What an engine said of itself, written before it answers."""
 _JOB_FILE: Final = "job.json"
+_RESULT: Final = "result"
 
 
 class Work:
@@ -54,11 +55,33 @@ class Work:
         """Remove it all."""
         shutil.rmtree(self.folder)
 
+    def new_result(self) -> Path:
+        """Return a new folder for the files of the result, of which `publish` moves each at once."""
+        result = self.folder / _RESULT
+        shutil.rmtree(result, ignore_errors=True)
+        result.mkdir(mode=0o700)
+        return result
+
+    def publish(self, out: Path) -> None:
+        """Put the result in the place of what `out` had, and remove the work. Needs no space on the disk."""
+        (out / RESULT_FILE).unlink(missing_ok=True)  # while it is not there, this run is not finished
+        for old in out.iterdir():
+            if old.is_dir() and not old.is_symlink():
+                if old.name != WORK:
+                    shutil.rmtree(old)
+            else:
+                old.unlink()
+        made = self.folder / _RESULT
+        for path in sorted(made.iterdir(), key=lambda path: path.name == RESULT_FILE):
+            path.rename(out / path.name)
+        self.remove()
+
 
 def open_work(out: Path, job: dict[str, Any], *, overwrite: bool) -> Work:
     """Return the work of a new run in `out`, or of the same one that was interrupted there.
 
-    job: what must be the same for a run to go on. overwrite: whether another run there gives way.
+    job: what must be the same for a run to go on. overwrite: whether another run there gives way; one that
+    is finished does so when the new one is.
     Raises OutputExistsError: `out` has a finished run, another one in progress, or something else.
     """
     work = out / WORK
@@ -72,11 +95,10 @@ def open_work(out: Path, job: dict[str, Any], *, overwrite: bool) -> Work:
                 f"{out}: holds the work of a run with other prompts, variants or settings; "
                 "give another name, or --force to begin anew"
             )
-        shutil.rmtree(out)
+        shutil.rmtree(work)
     elif (out / RESULT_FILE).is_file():
         if not overwrite:
             raise OutputExistsError(f"{out}: exists; give another name, or --force to overwrite it")
-        shutil.rmtree(out)
     elif out.is_dir() and any(out.iterdir()):
         raise OutputExistsError(f"{out}: exists and is not a run of kvtrace quality; give another name")
     try:

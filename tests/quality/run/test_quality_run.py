@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from support.answering import stand_in
 from support.run_cli import Result, kvtrace
+from support.stand_ins import answers_to
 from support.word_counter import count_words
 
 from kvtrace.fixture.make import LengthClass, Request, write_fixture
@@ -25,16 +25,7 @@ def folder(tmp_path: Path) -> Path:
         Request((LengthClass("short", 450),), ("en",), 1, 3, "messages", 64),
         count_words, tmp_path / "f", {},
     )  # fmt: skip
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    right = {
-        case["id"]: json.dumps(case["expected"] or {"error": "not_found"})
-        for case in map(json.loads, (tmp_path / "f" / "cases.jsonl").read_text().splitlines())
-    }
-    wrong = {**right, "record-en-short-end-0": right["record-en-short-end-0"].replace('"unit"', '"Unit"')}
-    (tmp_path / "answers.json").write_text(json.dumps({"bfloat16": right, "fp8": wrong}))
-    stand_in(tmp_path)
+    answers_to(tmp_path / "f", tmp_path)
     return tmp_path
 
 
@@ -153,7 +144,14 @@ def test_what_is_there_is_kept_unless_it_is_a_run_to_be_overwritten(folder: Path
     assert run(folder).returncode == 0
     again = run(folder)
     assert (again.returncode, "--force" in again.stderr) == (2, True)
+    before = {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
+    broken = run(folder, "--force", "--engine-arg", "dies_after=3")
+    assert broken.returncode == 2
+    assert {path.name: path.read_bytes() for path in (folder / "out").iterdir() if path.is_file()} == before
     assert run(folder, "--force").returncode == 0
+    after = {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
+    assert after.keys() == before.keys()
+    assert after["kvtrace.key"] != before["kvtrace.key"]
     (folder / "else").mkdir()
     (folder / "else" / "file").touch()
     other = run(folder, "--force", "-o", folder / "else")
