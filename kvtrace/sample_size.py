@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from math import ceil, log
+from math import ceil, log, log1p
 from statistics import NormalDist
+
+_MOST_REQUESTS = 10**9
 
 
 def design_effect(vectors_per_request: float, correlation: float) -> float:
@@ -46,10 +48,11 @@ def requests_for_margin(
 def requests_without_event(
     bound: float, *, confidence: float = 0.95, worst_request: float = 1.0
 ) -> int | None:
-    """Return how many requests without one event put the upper end at the bound; None: no number does.
+    """Return how many requests without one event put the upper end at the bound.
 
-    worst_request: the largest share of one request's vectors that can be events. That of
-    `kvtrace.stats.fraction_intervals`: (1 − bound / worst_request)^n is at most half of 1 − confidence.
+    None: no number does, or only more than a billion. worst_request: the largest share of one request's
+    vectors that can be events. That of `kvtrace.stats.fraction_intervals`: (1 − bound / worst_request)^n is
+    at most half of 1 − confidence.
 
     >>> requests_without_event(0.01), requests_without_event(0.0)
     (368, None)
@@ -57,7 +60,8 @@ def requests_without_event(
     share = bound / worst_request
     if not 0 < share < 1:
         return None
-    return ceil(log((1 - confidence) / 2) / log(1 - share))
+    needed = log((1 - confidence) / 2) / log1p(-share)
+    return ceil(needed) if needed <= _MOST_REQUESTS else None
 
 
 def pairs_for_margin(

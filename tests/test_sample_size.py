@@ -45,3 +45,4 @@ def test_requests_without_an_event_put_the_upper_end_just_at_the_bound() -> None
     silent = [fraction_intervals(request_sums([0] * n, [16] * n)).high for n in (num - 1, num)]
     assert silent[0] > 0.01 >= silent[1]
     assert requests_without_event(0.5, worst_request=0.5) is None
+    assert requests_without_event(1e-300) is None

@@ -25,10 +25,18 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S: Final = 60.0
 """For the workers to write what is queued."""
+_WORKER_TIMEOUT: Final = "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS"
+_FOR_THE_ENGINE_S: Final = 10.0
+"""Of it, for the engine itself once its workers have ended."""
 
 
 def run_job(events_fd: int, work: Callable[[dict[str, Any], Tell], None]) -> None:
-    """Do one job. Exits with 1, after an error event, if it cannot, and with 143 if it is stopped."""
+    """Do one job. Exits with 1, after an error event, if it cannot, and with 143 if it is stopped.
+
+    vLLM kills workers 5 s after it asked them to end (vllm/envs.py of 0.32): too early where a disk or a
+    processor is busy. They get as long as the job waits, unless the environment says otherwise.
+    """
+    os.environ.setdefault(_WORKER_TIMEOUT, f"{CLOSE_TIMEOUT_S - _FOR_THE_ENGINE_S:.0f}")
     os.set_inheritable(events_fd, False)
     with os.fdopen(events_fd, "w", buffering=1, encoding="utf-8") as events:
 

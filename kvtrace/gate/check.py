@@ -23,7 +23,7 @@ from kvtrace.gate.outcome import CheckOutcome, PolicyReference, SegmentOutcome, 
 from kvtrace.gate.segments import protected_segments
 from kvtrace.gate.triggers import fired_triggers
 from kvtrace.plain_text import plain
-from kvtrace.query import connect_with_views
+from kvtrace.query import connect_to_judge
 from kvtrace.stats.discoveries import HYPOTHESIS, PROCEDURE, q_values
 from kvtrace.stats.fractions import METHOD, exceedance_p_values
 from kvtrace.stats.jackknife import METHOD as RATIO_METHOD
@@ -51,7 +51,7 @@ def check(run: Run, policy_file: PolicyFile, candidate: str | None = None) -> Ch
     within only where every segment is. Raises InputError: no such candidate, or several and none named.
     NoValidCandidateError: it is invalid.
     """
-    connection = connect_with_views(run)
+    connection = connect_to_judge(run)
     chosen = _chosen_candidate(connection, run, candidate)
     name, policy = chosen.candidate, policy_file.policy
     segments = protected_segments(policy, workloads_of(connection))

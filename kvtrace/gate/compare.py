@@ -13,7 +13,7 @@ from kvtrace.gate.evidence import measurements, nested_tensors, paired_evidence,
 from kvtrace.gate.measure import workloads_of
 from kvtrace.gate.segment_pairs import EVERY_WORKLOAD
 from kvtrace.gate.segments import protected_segments
-from kvtrace.query import connect_with_views
+from kvtrace.query import connect_to_judge
 from kvtrace.stats.fractions import METHOD
 from kvtrace.stats.jackknife import METHOD as RATIO_METHOD
 
@@ -48,7 +48,7 @@ def compare(
     baseline's name.
     """
     shared, different = held_constant(runs, allow_different)
-    connected = [(run, connect_with_views(run)) for run in runs]
+    connected = [(run, connect_to_judge(run)) for run in runs]
     contending, repeated = contenders(connected, same_conditions=not different)
     common = None if baseline is None else named_baseline(baseline, contending)
     confidence = policy_file.policy.confidence if policy_file else _CONFIDENCE

@@ -2,6 +2,7 @@
 
 from kvtrace.query.connection import RunConnection
 from kvtrace.query.execute import Result, connect_with_views, run_query, run_query_table, run_sql
+from kvtrace.query.judged import connect_to_judge
 from kvtrace.query.library import Query, all_queries, find_query
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "Result",
     "RunConnection",
     "all_queries",
+    "connect_to_judge",
     "connect_with_views",
     "find_query",
     "run_query",

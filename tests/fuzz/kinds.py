@@ -36,6 +36,7 @@ KINDS: Final[dict[str, Draw]] = {
     "artifacts": of_artifacts.artifacts,
     "model configs": of_artifacts.model_configs,
     "runs": of_runs.runs,
+    "runs with harm": of_runs.runs_with_harm,
     "policies": of_settings.policies,
     "manifests": of_settings.manifests,
     "prompts": of_settings.prompts,
@@ -55,6 +56,7 @@ KINDS: Final[dict[str, Draw]] = {
 REACH_NATIVE_CODE: Final = (
     "records of a trace", "rows", "tensors", "tensors under formats", "rows of queries", "forged profiles",
     "records of a profile", "arrays of a profile", "values of scales", "artifacts", "runs",
+    "runs with harm",
 )  # fmt: skip
 """Those whose arrays or tables come to numba, Blosc, DuckDB or torch."""
 BEFORE_CHECKSUMS: Final = ("unsealed records",)

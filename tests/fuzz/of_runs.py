@@ -24,9 +24,20 @@ _QUERIES = ("rank_heads", "coverage", "by_workload", "by_position", "compare_can
 
 def runs(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
     """Change a run's record, or one column of a table."""
+    return _command(bases, random, _changed(bases.run, random, folder))
+
+
+def runs_with_harm(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...]:
+    """Do the same with a run of a trace with queries, and ask for a plan of layers too."""
+    run = _changed(bases.harm, random, folder)
+    if random.random() < 0.4:
+        return ("plan", run, "--candidate", FORMAT, "--keep", random.choice((0, 1, 9)))
+    return _command(bases, random, run)
+
+
+def _changed(base: Path, random: random.Random, folder: Path) -> Path:
     run = folder / "run"
-    has_harm = random.random() < 0.2
-    shutil.copytree(bases.harm if has_harm else bases.run, run)
+    shutil.copytree(base, run)
     record = json.loads((run / "run.json").read_text())
     if random.random() < 0.3:
         changed(random, record)
@@ -34,6 +45,10 @@ def runs(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...
         _change_table(random, run)
         record["tables"] = table_checksums(run)
     (run / "run.json").write_text(sealed(record))
+    return run
+
+
+def _command(bases: Bases, random: random.Random, run: Path) -> tuple[object, ...]:
     commands = (
         ("report", run), ("report", run, "--json"), ("report", run, "--format", "md"),
         ("report", run, "--format", "html"),
@@ -41,8 +56,6 @@ def runs(bases: Bases, random: random.Random, folder: Path) -> tuple[object, ...
         ("query", run, "--sql", "SELECT * FROM 'cells.parquet' LIMIT 3"),
         ("check", run, "--policy", bases.policy, "--candidate", bases.scales.name), ("compare", run),
     )  # fmt: skip
-    if has_harm and random.random() < 0.4:
-        return ("plan", run, "--candidate", FORMAT, "--keep", random.choice((0, 1, 9)))
     return random.choices(commands, weights=(2, 2, 1, 1, 6, 3, 4, 3, 3))[0]
 
 

@@ -29,6 +29,7 @@ FOUND = (
     ("runs", "20261201:16349"),  # a dtype that there is not
     ("runs", "555:481"),  # a candidate without a name
     ("runs", "555:625"),  # a scale of a head that is in no other table
+    ("policies", "20261202:1155"),  # a limit of 1e-300
     ("served requests", "20261201:7444"),  # a run that took forever
 )
 """Cases that long runs found wrong."""

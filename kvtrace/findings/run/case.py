@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kvtrace.findings.run.stored_evidence import stored_evidence
 from kvtrace.numerics.engines import ENGINES
 from kvtrace.numerics.formats import FORMATS
-from kvtrace.query import connect_with_views
+from kvtrace.query import connect_to_judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ class Case:
         self.run = run
         self.found: list[Finding] = []
         """What the rules that were asked before found."""
-        self._connection = connect_with_views(run)
+        self._connection = connect_to_judge(run)
         self._known: dict[tuple[str, str], Any] = {}
         self._strata: dict[str, list[Row]] = {}
         """Of a few candidates at a time: all would be millions."""

@@ -15,7 +15,7 @@ from pydantic import ConfigDict
 from kvtrace.errors import InputError
 from kvtrace.formats import parse_format, vllm_flags
 from kvtrace.plain_text import plain
-from kvtrace.query import connect_with_views, find_query, run_query
+from kvtrace.query import connect_to_judge, find_query, run_query
 from kvtrace.report.cache_bytes import bytes_by_layer
 from kvtrace.report.harm.model import Knowledge  # noqa: TC001 -- pydantic reads the annotations
 
@@ -103,7 +103,7 @@ def plan_layers(
     layers; None of both: as many as vLLM keeps at the ends.
     Raises InputError: no such candidate, no harm in the run, or a bound or number that cannot be.
     """
-    connection = connect_with_views(run)
+    connection = connect_to_judge(run)
     name = _chosen(connection, run, candidate)
     rows = run_query(connection, find_query("harm_by_layer"), {"candidate": name}).records()
     harm = {row["layer"]: row["harm"] for row in rows if row["harm"] is not None}
