@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo demo-harm picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-v2 test-vllm-versions test-remedies test-formats bench bench-capture bench-attention gpu-check sample clean
+.PHONY: setup demo demo-harm picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-v2 test-vllm-versions test-remedies test-formats bench bench-capture bench-attention bench-harm gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -135,6 +135,14 @@ bench-capture: vllm-env  ## what capture costs a real engine, switched on and of
 
 bench-attention: setup  ## attention replayed: seconds a candidate on one thread, and the most memory
 	PYTHONPATH=tests $(BIN)/python tests/bench/bench_attention.py
+
+HARM_PROBES := .cache/harm-probes.kvtrace
+
+bench-harm: .venv-bench/.stamp $(HARM_PROBES)  ## harm of some forty caches beside the loss that each measurably causes; by hand
+	.venv-bench/bin/python tests/bench/bench_harm.py $(MODEL) $(HARM_PROBES) --require
+
+$(HARM_PROBES): | vllm-env
+	$(VLLM_PYTHON) samples/capture_queries.py $(MODEL) $@ probe
 
 gpu-check: setup  ## on a machine with a GPU: equality with the CPU, ns a value, share of memory bandwidth
 	$(BIN)/python tests/bench/gpu_check.py

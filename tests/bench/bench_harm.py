@@ -103,7 +103,7 @@ def _foretold(
     formats = [name for name in FORMATS if name not in ("auto", "fp8_e4m3")]
     formats += [f"k={name},v=auto" for name in ONE_SIDED[1:]]
     formats += [f"k=auto,v={name}" for name in ONE_SIDED[1:]]
-    thirds = np.array_split(sorted(trace.cache_layers), 3)
+    thirds = np.array_split(sorted(trace.layers), 3)
     formats += [f"auto/{third[0]}-{third[-1]}:{ONE_SIDED[-1]}" for third in thirds]
     request = standard_request([trace], scales, cache_dtypes=formats, checkpoint=model)
     replay(request, folder / "run")

@@ -16,15 +16,20 @@ COUNTING: Final = Path(counting.__file__)
 
 
 def stand_in(folder: Path, script: Path = ANSWERING) -> Path:
-    """Return a Python in a folder that does as `script`."""
+    """Return a Python in a folder that does as `script`, and captures as `faults.stand_in` does."""
     from kvtrace.version import __version__
 
     look = json.dumps({"vllm": "0.32", "has_vllm": True, "kvtrace": __version__, "has_plug_in": True})
-    path = folder / "python"
-    path.write_text(
-        f"#!/bin/sh\ncase \"$1\" in\n-c) echo '{look}' ;;\n"
-        f"*) exec '{sys.executable}' '{script.absolute()}' \"$3\" ;;\nesac\n"
+    path, python, tests = folder / "python", sys.executable, script.absolute().parents[1]
+    lines = (
+        "#!/bin/sh",
+        'case "$1 $2" in',
+        f"-c*) echo '{look}' ;;",
+        f"*offline) PYTHONPATH='{tests}':\"$PYTHONPATH\" exec '{python}' -m faults.stand_in \"$3\" ;;",
+        f"*) exec '{python}' '{script.absolute()}' \"$3\" ;;",
+        "esac",
     )
+    path.write_text("\n".join(lines) + "\n")
     path.chmod(0o755)
     return path
 

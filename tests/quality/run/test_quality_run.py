@@ -13,6 +13,8 @@ from support.word_counter import count_words
 
 from kvtrace.fixture.make import LengthClass, Request, write_fixture
 from kvtrace.outcomes.table import read_outcomes
+from kvtrace.trace.keyed import key_name
+from kvtrace.trace.reader import open_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,6 +140,19 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_as_one_that_was_not(folder: 
     assert scores[0] == scores[1]
     assert rows[0] == rows[1]
     assert not (folder / "out" / "work").exists()
+
+
+def test_the_baselines_capture_lies_beside_its_answers_under_one_key(folder: Path) -> None:
+    done = run(folder, "--capture")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [
+        "answers.outcomes", "bf16.kvtrace", "kvtrace.key", "quality-run.json", "scores.parquet"
+    ]  # fmt: skip
+    trace = open_trace(folder / "out" / "bf16.kvtrace")
+    key = (folder / "out" / "kvtrace.key").read_bytes()
+    assert trace.record.privacy is not None
+    assert trace.record.privacy.key_id == key_name(key)
+    assert read_outcomes(folder / "out" / "answers.outcomes").key == key_name(key)
 
 
 def test_what_is_there_is_kept_unless_it_is_a_run_to_be_overwritten(folder: Path) -> None:
