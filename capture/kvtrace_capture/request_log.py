@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.trace.attention_format import FIRST_POSITIONS, queries_of_stored
 from kvtrace.trace.format import RequestRecord, seal
 from kvtrace.trace.request_ids import front_end_id
+from kvtrace_capture.acceptance import DraftCount
 from kvtrace_capture.privacy import hash_client_id, hash_external_id, hash_prompt
 from kvtrace_capture.step_plan import PlannedRequest, StepPlan, plan_request
 
@@ -42,6 +43,8 @@ class _Followed:
     """Disjoint position ranges that went to the workers, in order."""
     captured: list[tuple[int, int]] = field(default_factory=list)
     """Those of `computed` whose sampled positions were planned."""
+    drafts: DraftCount | None = None
+    """None without speculative decoding."""
     cut_at: int | None = None
     """Capture was switched off when so many positions were planned; it is not taken up again."""
 
@@ -130,7 +133,12 @@ class RequestLog:
             status=RUNNING,
         )
         self._num_requests += 1
-        self._followed[request.request_id] = _Followed(record, choice.stride, self._sampler.settings.queries)
+        self._followed[request.request_id] = _Followed(
+            record,
+            choice.stride,
+            self._sampler.settings.queries,
+            drafts=DraftCount(request) if self._look_back else None,
+        )
         self._journal.append(seal(record))
 
     def plan_step(self, scheduled: Any) -> StepPlan:
@@ -156,9 +164,7 @@ class RequestLog:
         for new in scheduled.scheduled_new_reqs:
             if (followed := self._followed.get(new.req_id)) is not None:
                 followed.blocks = [list(ids) for ids in new.block_ids]
-                self._plan(
-                    followed, new.num_computed_tokens, scheduled.num_scheduled_tokens[new.req_id], planned
-                )
+                self._plan(followed, new.req_id, new.num_computed_tokens, scheduled, planned)
         cached = scheduled.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
         for request_id, start, new_blocks in zip(
@@ -171,7 +177,7 @@ class RequestLog:
             elif new_blocks is not None:
                 for table, ids in zip(followed.blocks, new_blocks, strict=True):
                     table.extend(ids)
-            self._plan(followed, start, scheduled.num_scheduled_tokens[request_id], planned)
+            self._plan(followed, request_id, start, scheduled, planned)
         return StepPlan(
             self._step,
             tuple(planned),
@@ -202,6 +208,10 @@ class RequestLog:
             "switched_off": _switched_off(followed, computed),
             "preemptions": request.num_preemptions,
         }
+        if followed.drafts is not None:
+            followed.drafts.settle()
+            ended["drafts_proposed"] = followed.drafts.proposed
+            ended["drafts_accepted"] = followed.drafts.accepted
         self._journal.append(seal(record.model_copy(update=ended)))
 
     def _external_id(self, internal: str) -> str | None:
@@ -210,8 +220,12 @@ class RequestLog:
         found = front_end_id(internal, is_randomized=self._randomized_ids)
         return None if found is None else hash_external_id(self._key, found)
 
-    def _plan(self, followed: _Followed, start: int, num_tokens: int, planned: list[PlannedRequest]) -> None:
-        end = start + num_tokens
+    def _plan(
+        self, followed: _Followed, request_id: str, start: int, scheduled: Any, planned: list[PlannedRequest]
+    ) -> None:
+        end = start + scheduled.num_scheduled_tokens[request_id]
+        if followed.drafts is not None:
+            followed.drafts.plan(end, len(scheduled.scheduled_spec_decode_tokens.get(request_id, ())))
         followed.computed = _joined(followed.computed, (start, end))
         if not followed.record.sampled:
             return

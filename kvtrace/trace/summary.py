@@ -10,6 +10,7 @@ from pydantic import Field
 
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.completeness import expected_positions, rows_uncommitted
+from kvtrace.trace.draft_summary import DraftsSummary, summarize_drafts
 from kvtrace.trace.format import (
     REQUESTS_FILE,
     EngineRecord,
@@ -27,7 +28,7 @@ from kvtrace.trace.tokens import join_ranks
 if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
-INSPECT_SCHEMA_VERSION: Final = "1.4"
+INSPECT_SCHEMA_VERSION: Final = "1.5"
 
 
 class LayerSummary(Record):
@@ -145,6 +146,8 @@ class TraceSummary(Record):
     """True after --verify: every tensor was read and checked; else presence and checksums were."""
     queries: QueriesSummary | None = None
     """None where no queries were captured. Since 1.3."""
+    drafts: DraftsSummary | None = None
+    """None where nothing is known of speculative decoding. Since 1.5."""
     profiles: dict[str, str] = Field(default_factory=dict)
     """After --verify, the profiles whose counts were made again and are the same: `made here` with the user's
     key, or `made elsewhere`. Since 1.2."""
@@ -206,6 +209,7 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
         cost=dict(cost),
         reread=verify,
         queries=_queries(trace) if trace.attention else None,
+        drafts=summarize_drafts(trace),
     )
 
 

@@ -148,7 +148,9 @@ OWNERS: Final = {
             "head_size_v",
             "impl",
             "kv_cache_dtype",
+            "kv_cache_update_bypass",
             "kv_sharing_target_layer_name",
+            "is_draft_layer",
             "layer_name",
             "num_heads",
             "num_kv_heads",
@@ -157,6 +159,7 @@ OWNERS: Final = {
             "sliding_window",
             "use_direct_call",
         ),
+        since={"kv_cache_update_bypass": "0.33"},
     ),
     "AttentionBackend": Owner(
         ("v1/attention/backend.py:AttentionBackend",), ("forward_includes_kv_cache_update", "get_name")
@@ -186,7 +189,12 @@ OWNERS: Final = {
     "envs": Owner(("envs.py",), ("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION",)),
     "SchedulerOutput": Owner(
         ("v1/core/sched/output.py:SchedulerOutput",),
-        ("num_scheduled_tokens", "scheduled_cached_reqs", "scheduled_new_reqs"),
+        (
+            "num_scheduled_tokens",
+            "scheduled_cached_reqs",
+            "scheduled_new_reqs",
+            "scheduled_spec_decode_tokens",
+        ),
     ),
     "NewRequestData": Owner(
         ("v1/core/sched/output.py:NewRequestData",), ("block_ids", "num_computed_tokens", "req_id")
@@ -199,9 +207,11 @@ OWNERS: Final = {
         ("v1/request.py:Request",),
         (
             "get_finished_reason",
+            "num_output_placeholders",
             "num_output_tokens",
             "num_preemptions",
             "num_prompt_tokens",
+            "num_tokens",
             "prompt_token_ids",
             "request_id",
             "resumable",
@@ -224,6 +234,7 @@ OWNERS: Final = {
     "EngineCoreClient": Owner(("v1/engine/core_client.py:EngineCoreClient",), ("shutdown",)),
     "RequestOutput": Owner(("outputs.py:RequestOutput",), ("outputs", "prompt_logprobs")),
     "CompletionOutput": Owner(("outputs.py:CompletionOutput",), ("logprobs", "text", "token_ids")),
+    "Logprob": Owner(("logprobs.py:Logprob",), ("logprob", "rank")),
     "Worker": Owner(("v1/worker/gpu_worker.py:Worker",), ("model_runner", "vllm_config")),
     "ModelRunner": Owner(
         ("v1/worker/gpu_model_runner.py:GPUModelRunner", "v1/worker/gpu/model_runner.py:GPUModelRunner"),
@@ -270,7 +281,7 @@ OF_OTHERS: Final = frozenset(
     {
         # Python's, torch's and transformers' own types, in the hands of vLLM's objects.
         *("__name__", "__version__", "encode", "endswith", "extend", "get", "items", "name", "removesuffix"),
-        *("value", "values", "detach", "flatten", "float", "tolist"),
+        *("value", "values", "detach", "flatten", "float", "tolist", "nbytes", "wait_stream"),
         *("named_modules", "register_forward_pre_hook"),
         *("apply_chat_template", "num_attention_heads", "num_hidden_layers", "to_dict"),
         # The plug-in's own connector, which comes back from vLLM.

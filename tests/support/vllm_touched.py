@@ -1,7 +1,8 @@
 """Which names of vLLM the plug-in touches, read from its sources: imports, and attributes of vLLM's objects.
 
-vLLM's objects come to the plug-in as `Any`: parameters of functions, and what the connector's base class
-keeps. Whatever is taken from such an object is one too: an attribute, an element, an entry of a dict.
+vLLM's objects come to the plug-in as `Any`, `dict[str, Any]` and the like: parameters of functions, results
+of its own, what an object keeps of its parameters, and what the connector's base class keeps. Whatever is
+taken of such an object is one too: an attribute, an element, an entry of a dict.
 """
 
 from __future__ import annotations
@@ -58,11 +59,15 @@ def touched_names(source: Path) -> set[str]:
         for alias in node.names
         if isinstance(node, ast.ImportFrom) or _is_vllm(alias.name)
     }
+    imported |= {
+        one.name for one in module.body if isinstance(one, ast.FunctionDef) and _holds_any(one.returns)
+    }
+    kept = {*_KEPT_BY_THE_BASE, *_kept_parameters(module)}
     found: set[str] = set()
     for node in module.body:
         is_worker = isinstance(node, ast.ClassDef) and node.name in _MIXED_INTO_WORKER
         for function in _functions(node):
-            found |= _Touched({*imported, *(("self",) if is_worker else ())}).of(function)
+            found |= _Touched({*imported, *(("self",) if is_worker else ())}, kept).of(function)
     return found
 
 
@@ -88,8 +93,9 @@ def settings_asked(source: Path) -> dict[str, tuple[str, ...]]:
 class _Touched:
     """Follows vLLM's objects through one function and those inside it."""
 
-    def __init__(self, imported: set[str]) -> None:
-        self._known = set(imported)
+    def __init__(self, known: set[str], kept: set[str]) -> None:
+        self._known = set(known)
+        self._kept = kept
         self._found: set[str] = set()
 
     def of(self, function: ast.AST) -> set[str]:
@@ -103,11 +109,7 @@ class _Touched:
         return self._found
 
     def _learn(self, node: ast.AST) -> None:
-        if (
-            isinstance(node, ast.arg)
-            and isinstance(node.annotation, ast.Name)
-            and node.annotation.id == "Any"
-        ):
+        if isinstance(node, ast.arg) and _holds_any(node.annotation):
             self._known.add(node.arg)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
@@ -145,7 +147,7 @@ class _Touched:
             return node.id in self._known
         if isinstance(node, ast.Attribute):
             is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
-            return (is_own and node.attr in _KEPT_BY_THE_BASE) or self._is_vllms(node.value)
+            return (is_own and node.attr in self._kept) or self._is_vllms(node.value)
         if isinstance(node, ast.Subscript | ast.Starred):
             return self._is_vllms(node.value)
         if isinstance(node, ast.Call):
@@ -171,6 +173,27 @@ def _functions(node: ast.stmt) -> Iterator[ast.AST]:
             yield from _functions(inner)
     elif isinstance(node, ast.FunctionDef):
         yield node
+
+
+def _kept_parameters(module: ast.Module) -> Iterator[str]:
+    """Yield the attributes of `self` that are given a parameter which may be vLLM's."""
+    for function in ast.walk(module):
+        if isinstance(function, ast.FunctionDef):
+            given = {one.arg for one in function.args.args if _holds_any(one.annotation)}
+            for node in ast.walk(function):
+                if (
+                    isinstance(node, ast.Assign)
+                    and isinstance(node.value, ast.Name)
+                    and node.value.id in given
+                ):
+                    yield from (target.attr for target in node.targets if isinstance(target, ast.Attribute))
+
+
+def _holds_any(annotation: ast.expr | None) -> bool:
+    """Return whether a type is Any, or a container of it; what is called with it is not."""
+    if annotation is None or "Callable" in ast.unparse(annotation):
+        return False
+    return any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(annotation))
 
 
 def _is_vllm(module: str | None) -> bool:
