@@ -23,7 +23,6 @@ from kvtrace.trace.liveness import last_commit_at
 from kvtrace.trace.repair.record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.requests import read_lines_commit
 from kvtrace.trace.strata import PHASES
-from kvtrace.trace.tokens import join_ranks
 
 if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
@@ -82,6 +81,8 @@ class Completeness(Record):
     num_superseded: int
     num_unknown_request: int
     num_beyond_end: int
+    num_rejected: int = 0
+    """Rows of rejected drafts, or that may be, whose token has no row. Since 1.5."""
 
 
 class QueriesSummary(Record):
@@ -214,8 +215,8 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
 
 
 def _queries(trace: Trace) -> QueriesSummary:
-    asked = join_ranks(trace.attention.queries, trace.requests).tokens
-    context = join_ranks(trace.attention.context, trace.requests).tokens
+    asked = trace.join(trace.attention.queries).tokens
+    context = trace.join(trace.attention.context).tokens
     layers = [layer for store in trace.attention.queries for layer in store.rank.layers if layer.captured]
     by_reason: Counter[str] = Counter()
     for store in trace.attention.all:
@@ -288,4 +289,5 @@ def _completeness(trace: Trace) -> Completeness:
         num_superseded=trace.joined.num_superseded,
         num_unknown_request=trace.joined.num_unknown,
         num_beyond_end=trace.joined.num_beyond_end,
+        num_rejected=trace.joined.num_rejected,
     )

@@ -207,6 +207,7 @@ def _completeness_lines(summary: TraceSummary) -> Iterator[str]:
         (found.num_superseded, "rows superseded by a later write of the same position"),
         (found.num_unknown_request, "rows whose request has no record; not used"),
         (found.num_beyond_end, "rows beyond the end of their request; not used"),
+        (found.num_rejected, "rows of drafts that were rejected, or may be; not used"),
     ]
     for count, text in notes:
         if count:

@@ -21,6 +21,7 @@ class Scheduled:
         self.num_computed_tokens = self.num_output_placeholders = 0
         self.is_async, self.cuts_placeholders = is_async, cuts_placeholders
         self.in_flight: deque[tuple[int, bool]] = deque()
+        self.num_planned = 0
         self.count = DraftCount(self)
 
     @property
@@ -33,7 +34,8 @@ class Scheduled:
         end = self.num_computed_tokens + num_tokens
         known = self.num_tokens + self.num_output_placeholders
         num_drafts = max(end - known, 0)
-        self.count.plan(end, num_drafts)
+        self.count.plan(self.num_planned, end, num_drafts)
+        self.num_planned += 1
         self.num_computed_tokens = end
         samples = end >= known
         if samples and self.is_async:
@@ -131,3 +133,62 @@ def test_a_preemption_throws_what_is_on_its_way_out_of_the_counts() -> None:
     request.plan(2)
     request.come_back(1)
     assert request.counts() == (2, 1)
+
+
+def test_rejected_drafts_are_told_by_position_and_the_step_that_computed_them() -> None:
+    request = Scheduled(10, is_async=False)
+    for num_drafts, num_accepted in [(0, 0), (3, 1), (3, 3), (2, 0)]:
+        request.plan(num_drafts)
+        request.come_back(num_accepted)
+    request.count.settle()
+    # Step 1 runs 10 to 13 and keeps 10 and 11; step 2 runs 12 to 15 and keeps all; step 3 runs 16 to 18.
+    assert request.count.rejected == {12: 1, 13: 1, 17: 3, 18: 3}
+
+
+def test_of_rejected_drafts_those_that_no_row_is_stored_of_are_not_kept() -> None:
+    request = Scheduled(10, is_async=False)
+    request.count = DraftCount(request, lambda position: position % 2 == 1)
+    for num_drafts, num_accepted in [(0, 0), (3, 0)]:
+        request.plan(num_drafts)
+        request.come_back(num_accepted)
+    request.count.settle()
+    assert request.count.rejected == {11: 1, 13: 1}
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("depth", [1, 2])
+def test_whichever_rows_are_lost_what_is_left_of_a_position_is_its_token(seed: int, depth: int) -> None:
+    """The worker's own positions are followed beside: it runs from the last token that it sampled."""
+    drawn = random.Random(seed)
+    request = Scheduled(drawn.randrange(1, 20), is_async=depth > 1)
+    written: dict[int, list[tuple[int, bool]]] = {}
+    at, in_flight = 0, deque[tuple[int, int]]()
+
+    def run_oldest() -> None:
+        nonlocal at
+        step, num_tokens = in_flight.popleft()
+        num_drafts, _ = request.in_flight[0]
+        num_accepted = drawn.randint(0, num_drafts)
+        kept = num_tokens - num_drafts + num_accepted
+        for place in range(num_tokens):
+            written.setdefault(at + place, []).append((step, place < kept))
+        at += kept
+        request.come_back(num_accepted)
+        request.count.look()
+
+    for _ in range(25):
+        step, before = request.num_planned, request.num_computed_tokens
+        request.plan(drawn.randint(0, 4), at_most=drawn.choice([6, 100]))
+        in_flight.append((step, request.num_computed_tokens - before))
+        while len(in_flight) >= depth:
+            run_oldest()
+    while in_flight:
+        run_oldest()
+    for position, writes in written.items():
+        for lost in range(len(writes)):  # this many of the last writes
+            step, is_right = writes[len(writes) - 1 - lost]
+            if position < request.num_tokens - 1 and step > request.count.rejected.get(position, -1):
+                assert is_right, (position, writes)
+        if position < request.num_tokens - 1:
+            assert writes[-1][1]
+            assert writes[-1][0] > request.count.rejected.get(position, -1)

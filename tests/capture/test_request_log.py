@@ -174,6 +174,27 @@ def test_a_requests_end_says_how_many_drafts_were_proposed_and_accepted(tmp_path
     log.log.finish(other)
     records = log.last_lines()
     assert [(records[n].drafts_proposed, records[n].drafts_accepted) for n in (0, 1)] == [(3, 1), (0, 0)]
+    assert records[0].computed_tokens == 22  # 20 and 21 stand; what the step drafted for 22 and 23 is beyond
+
+
+@pytest.mark.parametrize("stride", [1, 4])
+def test_a_rejected_drafts_position_is_told_where_its_row_would_be_stored(
+    tmp_path: Path, stride: int
+) -> None:
+    log = Log(tmp_path, speculative_tokens=3, position_stride=stride)
+    one = request("a", 20)
+    log.log.arrive(one)
+    log.log.plan_step(step(new={"a": (0, 20, [3, 4])}))
+    for start, came in [(20, 1), (21, 1), (25, 4)]:  # what the step before gave, then three drafts more
+        one.num_output_tokens, one.num_tokens = one.num_output_tokens + came, one.num_tokens + came
+        log.log.plan_step(step(cached={"a": (start, 4, None)}, drafts={"a": 3}))
+    one.num_output_tokens, one.num_tokens = one.num_output_tokens + 2, one.num_tokens + 2
+    log.log.finish(one)
+    record = log.last_lines()[0]
+    # Step 1 runs 20 to 23 and keeps 20, step 2 runs 21 to 24 and keeps all, step 3 keeps 25 and 26.
+    told = ((21, 1), (22, 1), (23, 1))
+    assert record.computed_tokens == 27
+    assert record.rejected == tuple(pair for pair in told if pair[0] % stride == record.offset)
 
 
 def test_without_speculative_decoding_nothing_is_said_of_drafts(log: Log) -> None:

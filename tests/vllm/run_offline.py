@@ -2,7 +2,7 @@
 
 JOB.json: {"model", "engine": LLM arguments, "rounds": [[{"prompt" | "token_ids", "sampling", "cache_salt"}]],
 "out"}. Writes to `out` what each request got (`prompt_nll` too where it asked for prompt_logprobs), what the
-worker process looked like, how long a start took and, with "disable_log_stats": false, vLLM's counts of drafts.
+worker process looked like, how long a start took and, with "disable_log_stats": false, counts of drafts.
 """
 
 from __future__ import annotations
