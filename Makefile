@@ -83,7 +83,7 @@ test-vllm-versions: setup vllm-env test-vllm-sources  ## a short capture on the 
 	$(VLLM_PYTHON) tests/vllm/versions/run_versions.py $(MODEL) $(VERSIONS) $(if $(FORCE),--force)
 
 test-vllm-sources: setup vllm-env  ## the sources of vLLM 0.33 (its wheel is unpacked, not installed) and of the installed release: do they have what the plug-in relies on?
-	installed=$$($(VLLM_PYTHON) -c "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])") && \
+	set -o pipefail; installed=$$($(VLLM_PYTHON) -c "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])") && \
 	unpacked=$$($(VLLM_PYTHON) tests/vllm/versions/unpack_sources.py $(SOURCES) | paste -sd:) && \
 	VLLM_SOURCES="$$installed:$$unpacked" $(BIN)/python -m pytest tests/capture/test_vllm_sources.py
 

@@ -108,3 +108,12 @@ def test_of_the_v2_runner_a_drafters_layers_are_left_out_too(
     assert served.trace.layer_indices == [0, 1, 2]
     proposed, accepted = served.check()
     assert accepted < proposed if drafter is EAGLE else accepted > 0.9 * proposed
+
+
+def test_of_the_v2_runner_n_grams_found_on_the_device_are_rejected_and_accepted(tmp_path: Path) -> None:
+    drafter = {"method": "ngram_gpu", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    served = serve(tmp_path, drafter, **v2_environment())
+    assert served.rank["draft_layers"] == []
+    proposed, accepted = served.check()
+    assert 0 < accepted < proposed
+    assert any(one["rejected"] for one in served.trace.requests.values())
