@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export HF_HUB_OFFLINE := 1
 export VLLM_CPU_KVCACHE_SPACE := 2
 
-.PHONY: setup demo demo-harm picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-v2 test-vllm-versions test-remedies test-formats bench bench-capture bench-attention bench-harm gpu-check sample clean
+.PHONY: setup demo demo-harm picture test incidents quality-simulations same-as checkpoint-cases capacity-cases scale-matrix fuzz faults test-browser check vllm-env test-vllm test-vllm-full test-vllm-v2 test-vllm-versions test-vllm-sources test-remedies test-formats bench bench-capture bench-attention bench-harm gpu-check sample clean
 
 setup: .venv/.stamp  ## .venv with kvtrace, its analysis extra and the tools for development
 
@@ -43,6 +43,7 @@ same-as: setup  ## all that the command line says, against BASE=<commit>, but fo
 	PYTHONPATH=tests $(BIN)/python -m same_as $(BASE) $(if $(ONLY),--only '$(ONLY)')
 
 VLLM_PYTHON := .venv-vllm/bin/python
+SOURCES := 0.33.0
 MODEL := .cache/smollm2-135m
 
 vllm-env: .venv-vllm/.stamp $(MODEL)/config.json  ## .venv-vllm with real vLLM for the CPU, and a real small model
@@ -78,8 +79,13 @@ capacity-cases: vllm-env  ## tests/capacity/{plans,pages}.json again: what vLLM'
 scale-matrix: vllm-env  ## tests/scales/matrix.json again: what vLLM's own loader gives each family from each producer
 	PYTHONPATH=tests $(VLLM_PYTHON) tests/vllm/write_scale_matrix.py
 
-test-vllm-versions: vllm-env  ## a short capture on the CPU build of each vLLM from 0.28 on; VERSIONS=… FORCE=1
+test-vllm-versions: setup vllm-env test-vllm-sources  ## a short capture on the CPU build of each vLLM from 0.28 on, and 0.33's sources; VERSIONS=… FORCE=1
 	$(VLLM_PYTHON) tests/vllm/versions/run_versions.py $(MODEL) $(VERSIONS) $(if $(FORCE),--force)
+
+test-vllm-sources: setup vllm-env  ## the sources of vLLM 0.33 (its wheel is unpacked, not installed) and of the installed release: do they have what the plug-in relies on?
+	set -o pipefail; installed=$$($(VLLM_PYTHON) -c "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])") && \
+	unpacked=$$($(VLLM_PYTHON) tests/vllm/versions/unpack_sources.py $(SOURCES) | paste -sd:) && \
+	VLLM_SOURCES="$$installed:$$unpacked" $(BIN)/python -m pytest tests/capture/test_vllm_sources.py
 
 test-formats: vllm-env  ## cache formats against vLLM's own kernels in Triton's interpreter; VLLM_0_33=… a folder of 0.33's sources, for octave
 	PYTHONPATH=tests $(VLLM_PYTHON) -m pytest tests/vllm_formats

@@ -176,7 +176,14 @@ CAPTURE_MAY_IMPORT = {
         )
     ),
 }
-CAPTURE_MAY_IMPORT_VLLM = {"answers.py", "connector.py", "hooks.py", "offline.py", "residual.py"}
+CAPTURE_MAY_IMPORT_VLLM = {
+    "answers.py",
+    "connector.py",
+    "hooks.py",
+    "obstacles.py",
+    "offline.py",
+    "residual.py",
+}
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -35,15 +35,15 @@ from kvtrace.trace.format import (
 )
 from kvtrace_capture.engine_facts import engine_record, model_record
 from kvtrace_capture.hooks import (
-    UnsupportedEngineError,
     decoder_layer,
     find_layers,
     layers_without_kv,
-    refuse_unsupported,
+    left_out,
     wrap_attention,
     wrap_cache_write,
 )
 from kvtrace_capture.journal import Journal
+from kvtrace_capture.obstacles import UnsupportedEngineError, refuse_unsupported
 from kvtrace_capture.privacy import key_id, load_or_make_key
 from kvtrace_capture.private_files import write_private
 from kvtrace_capture.rank_stores import make_recorder
@@ -53,16 +53,16 @@ from kvtrace_capture.sampler import Sampler
 from kvtrace_capture.sampling_switch import SamplingSwitch
 from kvtrace_capture.self_check import CheckedRecorder
 from kvtrace_capture.settings import parse_settings
+from kvtrace_capture.start_log import say_what_is_captured
 from kvtrace_capture.step_plan import StepPlan
 from kvtrace_capture.trace_directory import find_trace_directory, make_trace_directory, start_id
 from kvtrace_capture.vllm_versions import close_at_exit, is_tried
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import torch
 
-    from kvtrace_capture.hooks import FoundLayer
     from kvtrace_capture.recorder import StepRecorder
 
 logger = logging.getLogger("kvtrace.capture")
@@ -137,6 +137,7 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             pp_rank=pp_rank,
             rows_per_chunk=1,
             layers=tuple(layer.record for layer in layers),
+            draft_layers=left_out(config),
         )
         self._recorder = make_recorder(trace, of_rank, layers, self._block_sizes, settings)
         hooked = {
@@ -152,15 +153,7 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 wrap_cache_write(layer.module, self._recorder)
             if layer.queries is not None:
                 wrap_attention(layer.module, self._recorder, with_output=layer.queries.o_shape is not None)
-        what = "K and V" if settings.queries == "none" else "K, V and Q"
-        logger.warning("kvtrace: capturing %s of %d layers into %s", what, len(hooked), trace)
-        self._warn_of_steps_beyond_the_queue(layers)
-        if rank == 0 and not config.shutdown_timeout:
-            logger.warning(
-                "kvtrace: a server without --shutdown-timeout kills its workers when it is stopped, and with "
-                "them the rows of the last %g s; start it with --shutdown-timeout 30",
-                settings.flush_seconds,
-            )
+        say_what_is_captured(config, settings, of_rank, layers, trace)
 
     def watch_residual(self, model: Any) -> bool:
         """Measure how large attention is beside the residual stream. Return whether the model can be watched.
@@ -170,23 +163,6 @@ class KVTraceConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if self._recorder is None or self._settings.queries == "none":
             return False
         return watch_layers(model, self._attention_of, self._recorder)
-
-    def _warn_of_steps_beyond_the_queue(self, layers: Sequence[FoundLayer]) -> None:
-        """Say at the start what would lose whole prefill steps, and with them leave mostly decode."""
-        settings = self._settings
-        num_tokens = self._vllm_config.scheduler_config.max_num_batched_tokens
-        row_bytes = sum(layer.hooked.row_bytes for layer in layers if layer.hooked is not None)
-        num_rows = num_tokens if settings.queries == "probe" else -(-num_tokens // settings.position_stride)
-        largest = num_rows * row_bytes
-        if largest > settings.queue_bytes:
-            logger.warning(
-                "kvtrace: a step of %d tokens has up to %d bytes of captured rows, more than queue_bytes "
-                "(%d), and would be dropped whole: raise queue_bytes%s",
-                num_tokens,
-                largest,
-                settings.queue_bytes,
-                "" if settings.queries == "probe" else " or position_stride",
-            )
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Begin a step."""

@@ -9,15 +9,15 @@ no silent gaps.
 
 from __future__ import annotations
 
-import inspect
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 
+from kvtrace_capture.drafts import draft_layers
 from kvtrace_capture.engine_facts import (
     attention_record,
     layer_record,
@@ -25,6 +25,7 @@ from kvtrace_capture.engine_facts import (
     stored_dtype,
 )
 from kvtrace_capture.gathered_rows import HookedLayer, QueryLayer
+from kvtrace_capture.obstacles import UnsupportedEngineError, obstacle, query_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,17 +36,6 @@ if TYPE_CHECKING:
     from kvtrace.trace.format import LayerRecord
     from kvtrace_capture.recorder import StepRecorder
     from kvtrace_capture.self_check import CheckedRecorder
-
-_UPDATE_ARGUMENTS: Final = ["layer", "key", "value", "kv_cache", "slot_mapping"]
-_FORWARD_ARGUMENTS: Final = ["layer", "query", "key", "value", "kv_cache", "attn_metadata", "output"]
-_DRAFTS_WITHOUT_LAYERS: Final = ("ngram", "suffix")
-_DRAFTS_NEVER_TRIED: Final = ("ngram_gpu", "custom_class")
-"""They have no draft model that vLLM itself knows."""
-_FUSED_CACHE_WRITES: Final = ("fuse_rope_kvcache", "fuse_qk_norm_rope_kvcache")
-
-
-class UnsupportedEngineError(RuntimeError):
-    """This engine cannot be captured completely, so it does not start with capture on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +50,6 @@ class FoundLayer:
     """None where queries are not captured, or the sampling rules leave the layer out."""
 
 
-def refuse_unsupported(vllm_config: Any) -> None:
-    """Raise UnsupportedEngineError where vLLM's configuration leads cache writes past the hook."""
-    parallel = vllm_config.parallel_config
-    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        if getattr(parallel, name, 1) > 1:
-            raise UnsupportedEngineError(
-                f"kvtrace cannot capture with {name} > 1: slots are split over ranks"
-            )
-    if getattr(parallel, "use_ubatching", False):
-        raise UnsupportedEngineError("kvtrace cannot capture with micro-batching (enable_dbo, ubatch_size)")
-    for name in _FUSED_CACHE_WRITES:
-        if getattr(vllm_config.compilation_config.pass_config, name, False):
-            raise UnsupportedEngineError(
-                f"kvtrace cannot capture with pass_config.{name}: it fuses the cache write"
-            )
-    speculative = vllm_config.speculative_config
-    if speculative is not None and speculative.method in _DRAFTS_NEVER_TRIED:
-        raise UnsupportedEngineError(
-            f"kvtrace cannot capture with speculative method {speculative.method!r}: capture was never held "
-            f"against it; supported: {', '.join(_DRAFTS_WITHOUT_LAYERS)}"
-        )
-    if speculative is not None and speculative.method not in _DRAFTS_WITHOUT_LAYERS:
-        raise UnsupportedEngineError(
-            f"kvtrace cannot capture with speculative method {speculative.method!r}: its draft model has "
-            f"attention layers of its own; supported: {', '.join(_DRAFTS_WITHOUT_LAYERS)}"
-        )
-
-
 def find_layers(
     vllm_config: Any,
     kv_cache_config: Any,
@@ -96,7 +58,7 @@ def find_layers(
     tp_rank: int,
     queries: QueryMode = "none",
 ) -> list[FoundLayer]:
-    """Return the model's attention layers by index.
+    """Return the model's attention layers by index. A draft model's are not among them (`drafts`).
 
     wanted: layer indices to capture; None: all. queries: whether their queries are, too.
     Raises UnsupportedEngineError, naming the layer: one that is to be captured cannot be hooked, two have one
@@ -108,9 +70,10 @@ def find_layers(
         for name in group.layer_names
     }
     found: dict[int, FoundLayer] = {}
-    for name, module in vllm_config.compilation_config.static_forward_context.items():
-        if not isinstance(module, AttentionLayerBase) or isinstance(module, MambaBase):
-            continue  # mixture-of-experts layers are registered there as well, and layers with a state
+    drafts = left_out(vllm_config)
+    for name, module in _attention_layers(vllm_config).items():
+        if isinstance(module, MambaBase) or name in drafts:
+            continue  # a layer with a state, or a drafter's
         if getattr(module, "kv_sharing_target_layer_name", None) is not None:
             continue  # it reads the cache of an earlier layer and writes none
         index = _layer_index(name)
@@ -119,9 +82,9 @@ def find_layers(
                 f"layers {found[index].record.name} and {name} have the same index {index}"
             )
         captured = wanted is None or index in wanted
-        if captured and (reason := _obstacle(name, module, vllm_config, groups)) is not None:
+        if captured and (reason := obstacle(name, module, vllm_config, groups)) is not None:
             raise UnsupportedEngineError(f"kvtrace cannot capture layer {name}: {reason}")
-        if captured and queries != "none" and (reason := _query_obstacle(module, vllm_config)) is not None:
+        if captured and queries != "none" and (reason := query_obstacle(module, vllm_config)) is not None:
             raise UnsupportedEngineError(
                 f'kvtrace cannot capture the queries of layer {name}: {reason}; start with "queries": "none"'
             )
@@ -148,8 +111,20 @@ def find_layers(
 
 def layers_without_kv(vllm_config: Any) -> list[str]:
     """Return the layers of a hybrid model that keep a state and no K and V (Mamba, linear attention, …)."""
+    drafts = left_out(vllm_config)
+    layers = _attention_layers(vllm_config).items()
+    return sorted(name for name, module in layers if isinstance(module, MambaBase) and name not in drafts)
+
+
+def left_out(vllm_config: Any) -> tuple[str, ...]:
+    """Return the layers of a draft model, which are not captured."""
+    return draft_layers(vllm_config, _attention_layers(vllm_config))
+
+
+def _attention_layers(vllm_config: Any) -> dict[str, Any]:
+    """Return the layers with a cache or a state; mixtures of experts are registered beside them."""
     layers = vllm_config.compilation_config.static_forward_context
-    return sorted(name for name, module in layers.items() if isinstance(module, MambaBase))
+    return {name: module for name, module in layers.items() if isinstance(module, AttentionLayerBase)}
 
 
 def wrap_cache_write(module: Any, recorder: StepRecorder | CheckedRecorder) -> None:
@@ -200,38 +175,6 @@ def _layer_index(name: str) -> int:
             f"kvtrace cannot tell the index of layer {name}: expected one number in its name"
         )
     return int(numbers[0])
-
-
-def _obstacle(name: str, module: Any, vllm_config: Any, groups: Mapping[str, Any]) -> str | None:
-    """Return why a layer's K and V would not pass the hook, or None."""
-    if type(module) is not Attention:
-        return f"it is a {type(module).__name__}; only vLLM's plain decoder attention writes K and V per head"
-    if module.attn_type != "decoder":
-        return f"its attention is of type {module.attn_type!r}, expected 'decoder'"
-    if name not in groups:
-        return "it belongs to no KV-cache group"
-    backend = module.attn_backend.get_name()
-    if module.attn_backend.forward_includes_kv_cache_update:
-        return f"backend {backend} writes the cache inside its forward, where the hook cannot see it"
-    update = getattr(module.impl, "do_kv_cache_update", None)
-    if update is None:
-        return f"{type(module.impl).__name__} of backend {backend} has no do_kv_cache_update"
-    if list(inspect.signature(update).parameters) != _UPDATE_ARGUMENTS:
-        return f"do_kv_cache_update of backend {backend} does not take {', '.join(_UPDATE_ARGUMENTS)}"
-    if module.use_direct_call and not vllm_config.model_config.enforce_eager:
-        return "on this platform torch.compile traces the cache write; start with --enforce-eager"
-    return None
-
-
-def _query_obstacle(module: Any, vllm_config: Any) -> str | None:
-    """Return why a layer's queries or outputs would not pass the hook, or None."""
-    parameters = inspect.signature(module.impl.forward).parameters
-    if list(parameters)[: len(_FORWARD_ARGUMENTS)] != _FORWARD_ARGUMENTS:
-        backend = module.attn_backend.get_name()
-        return f"forward of backend {backend} does not take {', '.join(_FORWARD_ARGUMENTS)}"
-    if getattr(vllm_config.compilation_config.pass_config, "fuse_attn_quant", False):
-        return "pass_config.fuse_attn_quant rounds the attention's output inside it"
-    return None
 
 
 def _describe(

@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from kvtrace_capture.byte_budget import ByteBudget
 from kvtrace_capture.drop_tally import RefusalLog
+from kvtrace_capture.first_steps import FirstSteps
 from kvtrace_capture.gathered_rows import GatheredRows
 from kvtrace_capture.host_copy import HostCopy
 from kvtrace_capture.row_selection import RowSelection, select_rows
 from kvtrace_capture.row_sink import RowSink
+from kvtrace_capture.step_on_its_way import FOUND, StepOnItsWay
 from kvtrace_capture.step_plan import PlannedRows, StepPlan, planned_rows
 
 if TYPE_CHECKING:
@@ -34,20 +36,6 @@ if TYPE_CHECKING:
     from kvtrace_capture.writer import TraceWriter
 
 logger = logging.getLogger("kvtrace.capture")
-
-_FOUND: Final = ("found", 0)
-"""Where a step's mask of found rows travels, beside its slabs of K and V and of queries."""
-
-
-@dataclass(frozen=True, slots=True)
-class _StepOnItsWay:
-    plan: StepPlan
-    planned: PlannedRows
-    copy: HostCopy[tuple[str, int]]
-
-    def slabs(self, of: str) -> dict[int, torch.Tensor]:
-        """Return the slabs of K and V ("kv") or of queries ("q"), on the host."""
-        return {number: slab for (kind, number), slab in self.copy.tensors.items() if kind == of}
 
 
 class StepRecorder:
@@ -69,8 +57,9 @@ class StepRecorder:
         self._writer = writer
         self._kv = RowSink(writer)
         self._queries = queries
-        self._sampling_id = -1
-        self._bytes_left: int | None = None
+        self._budget = ByteBudget()
+        self._first_steps = FirstSteps(layers)
+        self._is_stopped = False
         self._row_bytes = sum(layer.row_bytes for layer in layers.values())
         self._plan: StepPlan | None = None
         self._planned: PlannedRows | None = None
@@ -78,7 +67,7 @@ class StepRecorder:
         self._gathered = GatheredRows(layers)
         self._has_fault = False
         self._is_fault_logged = False
-        self._on_their_way: deque[_StepOnItsWay] = deque()
+        self._on_their_way: deque[StepOnItsWay] = deque()
         self._refusals = RefusalLog()
         self._hook_s = 0.0
         self._copy_s = 0.0
@@ -221,22 +210,12 @@ class StepRecorder:
 
     def _refusal(self, plan: StepPlan, step_bytes: int) -> Reason | None:
         """Return why a step of so many bytes is not captured, or None."""
+        if self._is_stopped:
+            return "hook_failed"
         on_their_way = sum(self._num_bytes(step.planned) for step in self._on_their_way)
         if not self._writer.has_room(on_their_way + step_bytes):
             return self._kv.refusal
-        return None if self._fits_budget(plan, step_bytes) else "budget"
-
-    def _fits_budget(self, plan: StepPlan, step_bytes: int) -> bool:
-        if plan.sampling_id != self._sampling_id:
-            self._sampling_id, self._bytes_left = plan.sampling_id, plan.byte_budget
-        if self._bytes_left is None:
-            return True
-        if step_bytes > self._bytes_left:
-            # Once a step does not fit, none does: small (decode) steps would go on and bias the sample.
-            self._bytes_left = 0
-            return False
-        self._bytes_left -= step_bytes
-        return True
+        return None if self._budget.take(plan, step_bytes) else "budget"
 
     def _select(self, planned: PlannedRows, group: int, slot_mapping: torch.Tensor) -> RowSelection:
         """Find the planned rows once a step and group: all layers of a group share one slot mapping."""
@@ -258,19 +237,23 @@ class StepRecorder:
             self._drop(planned, "hook_failed")
 
     def _send_off(self, plan: StepPlan, planned: PlannedRows) -> None:
-        if silent := self._gathered.silent_layers():
+        silent = self._gathered.silent_layers()
+        if (reason := self._first_steps.note(silent)) is not None:
+            self._is_stopped = True
+            logger.error("kvtrace: capture is stopped, serving goes on: %s", reason)
+        if silent:
             raise RuntimeError(f"these layers did not write their cache in a step: {', '.join(silent)}")
         found = [selection.found for _, selection in self._selections.values()]
         is_found = found[0] if len(found) == 1 else torch.stack(found).all(0)
         queries = self._queries.slabs() if self._queries is not None else {}
         copy = HostCopy(
             {
-                _FOUND: is_found,
+                FOUND: is_found,
                 **{("kv", number): slab for number, slab in self._gathered.slabs.items()},
                 **{("q", number): slab for number, slab in queries.items()},
             }
         )
-        self._on_their_way.append(_StepOnItsWay(plan, planned, copy))
+        self._on_their_way.append(StepOnItsWay(plan, planned, copy))
 
     def _hand_over(self, *, may_wait: bool) -> None:
         """Give the writer the steps whose rows have arrived. may_wait: then the others too."""
@@ -287,8 +270,8 @@ class StepRecorder:
                 self._drop(step.planned, "hook_failed")
             self._on_their_way.popleft()
 
-    def _append(self, step: _StepOnItsWay) -> None:
-        planned, found = step.planned, step.copy.tensors.pop(_FOUND).numpy()
+    def _append(self, step: StepOnItsWay) -> None:
+        planned, found = step.planned, step.copy.tensors.pop(FOUND).numpy()
         if not found.all() and not step.plan.may_fall_short:
             self._note_fault(RuntimeError(f"{int((~found).sum())} planned tokens were not in the batch"))
             self._drop(planned, "hook_failed", ~found)
@@ -305,7 +288,7 @@ class StepRecorder:
             num_refused = queries.store(number, planned, found, step.slabs("q"))
             self._log_refused(queries.sink, step, num_refused)
 
-    def _log_refused(self, sink: RowSink, step: _StepOnItsWay, num_bytes: int | None) -> None:
+    def _log_refused(self, sink: RowSink, step: StepOnItsWay, num_bytes: int | None) -> None:
         if num_bytes is not None:
             self._refusals.log(sink.refusal, step.plan.sampling_id, num_bytes, self._writer.queue_bytes)
 

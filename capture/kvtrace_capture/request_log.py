@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.trace.attention_format import FIRST_POSITIONS, queries_of_stored
 from kvtrace.trace.format import RequestRecord, seal
 from kvtrace.trace.request_ids import front_end_id
+from kvtrace_capture.acceptance import DraftCount
+from kvtrace_capture.position_ranges import gaps, joined
 from kvtrace_capture.privacy import hash_client_id, hash_external_id, hash_prompt
 from kvtrace_capture.step_plan import PlannedRequest, StepPlan, plan_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from kvtrace.trace.attention_format import QueryMode
     from kvtrace_capture.journal import Journal
@@ -42,6 +44,8 @@ class _Followed:
     """Disjoint position ranges that went to the workers, in order."""
     captured: list[tuple[int, int]] = field(default_factory=list)
     """Those of `computed` whose sampled positions were planned."""
+    drafts: DraftCount | None = None
+    """None without speculative decoding."""
     cut_at: int | None = None
     """Capture was switched off when so many positions were planned; it is not taken up again."""
 
@@ -51,6 +55,11 @@ class _Followed:
         if self.record.is_probe:
             return _ALL_POSITIONS
         return FIRST_POSITIONS if self.queries == "stored" else 0
+
+    def is_stored(self, position: int) -> bool:
+        """Return whether K and V of a position are kept, for the sample or for attention."""
+        is_sampled = position % self.stride == self.record.offset
+        return self.record.sampled and (is_sampled or position < self.keep_below)
 
     def queries_in(self, start: int, end: int) -> Sequence[int]:
         """Return the positions in [start, end) at which Q is captured."""
@@ -130,7 +139,10 @@ class RequestLog:
             status=RUNNING,
         )
         self._num_requests += 1
-        self._followed[request.request_id] = _Followed(record, choice.stride, self._sampler.settings.queries)
+        followed = _Followed(record, choice.stride, self._sampler.settings.queries)
+        if self._look_back:
+            followed.drafts = DraftCount(request, followed.is_stored)
+        self._followed[request.request_id] = followed
         self._journal.append(seal(record))
 
     def plan_step(self, scheduled: Any) -> StepPlan:
@@ -153,12 +165,13 @@ class RequestLog:
     def _plan_step(self, scheduled: Any) -> StepPlan:
         self._step += 1
         planned: list[PlannedRequest] = []
+        for running in self._followed.values():
+            if running.drafts is not None:
+                running.drafts.look()  # of requests that wait for their last tokens too
         for new in scheduled.scheduled_new_reqs:
             if (followed := self._followed.get(new.req_id)) is not None:
                 followed.blocks = [list(ids) for ids in new.block_ids]
-                self._plan(
-                    followed, new.num_computed_tokens, scheduled.num_scheduled_tokens[new.req_id], planned
-                )
+                self._plan(followed, new.req_id, new.num_computed_tokens, scheduled, planned)
         cached = scheduled.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
         for request_id, start, new_blocks in zip(
@@ -171,7 +184,7 @@ class RequestLog:
             elif new_blocks is not None:
                 for table, ids in zip(followed.blocks, new_blocks, strict=True):
                     table.extend(ids)
-            self._plan(followed, start, scheduled.num_scheduled_tokens[request_id], planned)
+            self._plan(followed, request_id, start, scheduled, planned)
         return StepPlan(
             self._step,
             tuple(planned),
@@ -198,10 +211,16 @@ class RequestLog:
             "status": str(reason) if reason is not None else str(request.status).lower(),
             "output_tokens": request.num_output_tokens,
             "computed_tokens": computed,
-            "missing": _gaps(followed.captured if record.sampled else followed.computed, computed),
+            "missing": gaps(followed.captured if record.sampled else followed.computed, computed),
             "switched_off": _switched_off(followed, computed),
             "preemptions": request.num_preemptions,
         }
+        if followed.drafts is not None:
+            followed.drafts.settle()
+            ended["drafts_proposed"] = followed.drafts.proposed
+            ended["drafts_accepted"] = followed.drafts.accepted
+            rejected = sorted(followed.drafts.rejected.items())
+            ended["rejected"] = tuple((position, step) for position, step in rejected if position < computed)
         self._journal.append(seal(record.model_copy(update=ended)))
 
     def _external_id(self, internal: str) -> str | None:
@@ -210,9 +229,15 @@ class RequestLog:
         found = front_end_id(internal, is_randomized=self._randomized_ids)
         return None if found is None else hash_external_id(self._key, found)
 
-    def _plan(self, followed: _Followed, start: int, num_tokens: int, planned: list[PlannedRequest]) -> None:
-        end = start + num_tokens
-        followed.computed = _joined(followed.computed, (start, end))
+    def _plan(
+        self, followed: _Followed, request_id: str, start: int, scheduled: Any, planned: list[PlannedRequest]
+    ) -> None:
+        end = start + scheduled.num_scheduled_tokens[request_id]
+        if followed.drafts is not None:
+            followed.drafts.plan(
+                self._step, end, len(scheduled.scheduled_spec_decode_tokens.get(request_id, ()))
+            )
+        followed.computed = joined(followed.computed, (start, end))
         if not followed.record.sampled:
             return
         if followed.cut_at is not None:
@@ -220,7 +245,7 @@ class RequestLog:
                 return
             end = min(end, followed.cut_at)  # drafts up to there may have been rejected: the tokens follow
         else:
-            followed.captured = _joined(followed.captured, (start, end))
+            followed.captured = joined(followed.captured, (start, end))
         start = max(start - self._look_back, 0)
         plan = plan_request(
             request=followed.record.request,
@@ -243,36 +268,6 @@ def _switched_off(followed: _Followed, end: int) -> tuple[tuple[int, int], ...]:
     if followed.cut_at is None or not followed.record.sampled:
         return ()
     explained = followed.captured
-    for gap in _gaps(followed.computed, end):
-        explained = _joined(explained, gap)
-    return _gaps(explained, end)
-
-
-def _joined(ranges: Iterable[tuple[int, int]], new: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the union of disjoint half-open ranges and one more, in order.
-
-    >>> _joined([(0, 4), (8, 9)], (4, 8)), _joined([(5, 7)], (0, 2))
-    ([(0, 9)], [(0, 2), (5, 7)])
-    """
-    start, end = new
-    apart = []
-    for other in ranges:
-        if other[1] < start or other[0] > end:
-            apart.append(other)
-        else:
-            start, end = min(start, other[0]), max(end, other[1])
-    return sorted([*apart, (start, end)])
-
-
-def _gaps(ranges: Iterable[tuple[int, int]], end: int) -> tuple[tuple[int, int], ...]:
-    """Return the half-open ranges of [0, end) that none of the disjoint, ordered ranges covers.
-
-    >>> _gaps([(16, 20), (24, 40)], 30), _gaps([(0, 4)], 6)
-    (((0, 16), (20, 24)), ((4, 6),))
-    """
-    gaps, at = [], 0
-    for start, stop in ranges:
-        if start > at:
-            gaps.append((at, min(start, end)))
-        at = max(at, stop)
-    return tuple(gap for gap in (*gaps, (at, end)) if gap[0] < end)
+    for gap in gaps(followed.computed, end):
+        explained = joined(explained, gap)
+    return gaps(explained, end)

@@ -49,7 +49,7 @@ from kvtrace.trace.sealed import RecordT as RecordT
 from kvtrace.trace.sealed import seal as seal
 from kvtrace.trace.sealed import unseal as unseal
 
-SCHEMA_VERSION: Final = "1.3"
+SCHEMA_VERSION: Final = "1.4"
 TRACE_SUFFIX: Final = ".kvtrace"
 UNUSED_ROW: Final = -1
 """`rows/kv/request` of a row that a sealed partial chunk leaves unused."""
@@ -150,6 +150,8 @@ class RankRecord(Record):
     line_commits: bool = False
     """True: dropped.jsonl has a commit."""
     layers: tuple[LayerRecord, ...]
+    draft_layers: tuple[Name, ...] = ()
+    """Names of a draft model's attention layers, which are not captured. Since 1.4."""
 
     @model_validator(mode="after")
     def _has_each_layer_once_in_chunks_that_fit(self, info: ValidationInfo) -> Self:

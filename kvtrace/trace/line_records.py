@@ -42,6 +42,13 @@ class RequestRecord(Record):
     switched_off: tuple[Span, ...] = ()
     """Those of `missing` that were computed while capture was switched off; none where it was not sampled."""
     preemptions: Count = 0
+    drafts_proposed: Count | None = None
+    """Drafts of speculative decoding that the model verified; None where it was off, or before 1.4."""
+    drafts_accepted: Count | None = None
+    """Those of them that became output tokens."""
+    rejected: tuple[tuple[Count, Large], ...] = ()
+    """(position, step): what this step or an earlier one wrote there was of a rejected draft; rows of such a
+    position count from a later step on. Since 1.4."""
     status: Name
     """`running`, `stop`, `length`, `abort`, …: the engine's own finish reason."""
     arrived_at: Seconds

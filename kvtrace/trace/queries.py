@@ -10,7 +10,6 @@ import numpy as np
 
 from kvtrace.errors import InputError
 from kvtrace.trace.chunks import chunk_path
-from kvtrace.trace.tokens import join_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,8 +96,8 @@ class CapturedQueries:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._asked = join_ranks(trace.attention.queries, trace.requests)
-        self._context = join_ranks(trace.attention.context, trace.requests)
+        self._asked = trace.join(trace.attention.queries)
+        self._context = trace.join(trace.attention.context)
         self.layers = {index: _merge(trace, index) for index in _layer_indices(trace)}
         """By index; those whose queries were captured."""
 

@@ -31,6 +31,7 @@ from kvtrace.trace.merged_layers import MergedLayer, merge_layers
 from kvtrace.trace.opening import read_trace_record
 from kvtrace.trace.platforms import platform_of
 from kvtrace.trace.query_stores import QueryStores, open_query_stores
+from kvtrace.trace.rejected import most_drafts
 from kvtrace.trace.repair.record import REPAIR_FILE, RepairRecord
 from kvtrace.trace.requests import (
     COPY_OR_REPAIR,
@@ -155,6 +156,10 @@ class Trace:
         """Return the platform that the engine ran on, None where it cannot be told."""
         return platform_of(self.record.engine, [layer.backend for layer in self.layers.values()])
 
+    def join(self, stores: tuple[RankStore, ...]) -> JoinedRows:
+        """Join the rows of some stores of this trace."""
+        return join_ranks(stores, self.requests, most_drafts(self.record.engine))
+
     def block_refs(self) -> list[BlockRef]:
         """List every stored block, in file order; one that a repair left out is there, without rows."""
         return [
@@ -205,7 +210,7 @@ def open_trace(path: Path | str, *, may_lack_tokens: bool = False) -> Trace:
     has_rows = any(chunk.num_rows for store in ranks for chunk in store.commit.chunks)
     if not has_rows and not may_lack_tokens:
         raise EmptyTraceError(f"{path}: holds no committed row. {why_empty(is_running=is_running)}")
-    joined = join_ranks(ranks, requests)
+    joined = join_ranks(ranks, requests, most_drafts(record.engine))
     if not len(joined.tokens) and not may_lack_tokens:
         raise EmptyTraceError(
             f"{path}: none of its committed rows counts: requests have no record, or ended before them. "

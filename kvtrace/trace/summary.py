@@ -10,6 +10,7 @@ from pydantic import Field
 
 from kvtrace.trace.cache_dtypes import CacheKind  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.completeness import expected_positions, rows_uncommitted
+from kvtrace.trace.draft_summary import DraftsSummary, summarize_drafts
 from kvtrace.trace.format import (
     REQUESTS_FILE,
     EngineRecord,
@@ -22,12 +23,11 @@ from kvtrace.trace.liveness import last_commit_at
 from kvtrace.trace.repair.record import RepairRecord  # noqa: TC001 -- pydantic reads the annotations
 from kvtrace.trace.requests import read_lines_commit
 from kvtrace.trace.strata import PHASES
-from kvtrace.trace.tokens import join_ranks
 
 if TYPE_CHECKING:
     from kvtrace.trace.reader import Trace
 
-INSPECT_SCHEMA_VERSION: Final = "1.4"
+INSPECT_SCHEMA_VERSION: Final = "1.5"
 
 
 class LayerSummary(Record):
@@ -81,6 +81,8 @@ class Completeness(Record):
     num_superseded: int
     num_unknown_request: int
     num_beyond_end: int
+    num_rejected: int = 0
+    """Rows of rejected drafts, or that may be, whose token has no row. Since 1.5."""
 
 
 class QueriesSummary(Record):
@@ -145,6 +147,8 @@ class TraceSummary(Record):
     """True after --verify: every tensor was read and checked; else presence and checksums were."""
     queries: QueriesSummary | None = None
     """None where no queries were captured. Since 1.3."""
+    drafts: DraftsSummary | None = None
+    """None where nothing is known of speculative decoding. Since 1.5."""
     profiles: dict[str, str] = Field(default_factory=dict)
     """After --verify, the profiles whose counts were made again and are the same: `made here` with the user's
     key, or `made elsewhere`. Since 1.2."""
@@ -206,12 +210,13 @@ def summarize(trace: Trace, *, verify: bool = False) -> TraceSummary:
         cost=dict(cost),
         reread=verify,
         queries=_queries(trace) if trace.attention else None,
+        drafts=summarize_drafts(trace),
     )
 
 
 def _queries(trace: Trace) -> QueriesSummary:
-    asked = join_ranks(trace.attention.queries, trace.requests).tokens
-    context = join_ranks(trace.attention.context, trace.requests).tokens
+    asked = trace.join(trace.attention.queries).tokens
+    context = trace.join(trace.attention.context).tokens
     layers = [layer for store in trace.attention.queries for layer in store.rank.layers if layer.captured]
     by_reason: Counter[str] = Counter()
     for store in trace.attention.all:
@@ -284,4 +289,5 @@ def _completeness(trace: Trace) -> Completeness:
         num_superseded=trace.joined.num_superseded,
         num_unknown_request=trace.joined.num_unknown,
         num_beyond_end=trace.joined.num_beyond_end,
+        num_rejected=trace.joined.num_rejected,
     )

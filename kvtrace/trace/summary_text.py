@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvtrace.byte_text import byte_text
 from kvtrace.plain_text import plain
+from kvtrace.trace.draft_summary import draft_lines
 from kvtrace.trace.repair.text import loss_lines
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def _lines(summary: TraceSummary) -> Iterator[str]:
     )
     yield f"requests  {summary.num_requests:,}, {summary.num_sampled_requests:,} of them sampled ({statuses})"
     yield f"tokens    {summary.num_tokens:,} stored"
+    yield from draft_lines(summary.drafts)
     yield from _query_lines(summary)
     yield ""
     yield from _coverage_lines(summary.coverage)
@@ -205,6 +207,7 @@ def _completeness_lines(summary: TraceSummary) -> Iterator[str]:
         (found.num_superseded, "rows superseded by a later write of the same position"),
         (found.num_unknown_request, "rows whose request has no record; not used"),
         (found.num_beyond_end, "rows beyond the end of their request; not used"),
+        (found.num_rejected, "rows of drafts that were rejected, or may be; not used"),
     ]
     for count, text in notes:
         if count:

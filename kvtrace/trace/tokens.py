@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.trace.format import UNUSED_ROW
+from kvtrace.trace.rejected import of_rejected_drafts
 from kvtrace.trace.strata import phase_code, position_octave
 
 if TYPE_CHECKING:
@@ -45,15 +46,20 @@ class JoinedRows:
     """Rows whose request has no record: the record was lost with the engine."""
     num_beyond_end: int
     """Rows at positions that their finished request does not have (rejected drafts)."""
+    num_rejected: int = 0
+    """Rows of rejected drafts, or that may be, whose token has no row: they do not count."""
 
 
-def join_ranks(stores: tuple[RankStore, ...], requests: dict[int, RequestRecord]) -> JoinedRows:
+def join_ranks(
+    stores: tuple[RankStore, ...], requests: dict[int, RequestRecord], num_drafts: int = 0
+) -> JoinedRows:
     """Join the ranks' rows on (request, position); within a rank the last write of a token counts.
 
-    Ranks drop rows independently, so a token may be absent on some of them.
+    num_drafts: `rejected.most_drafts` of the engine. Ranks drop rows independently, so a token may be absent
+    on some of them.
     """
     known = _RequestLengths(requests)
-    kept, superseded, unknown, beyond = [], 0, 0, 0
+    kept, superseded, unknown, beyond, num_rejected = [], 0, 0, 0, 0
     for store in stores:
         rows = store.rows
         used = rows["request"] != UNUSED_ROW
@@ -63,7 +69,9 @@ def join_ranks(stores: tuple[RankStore, ...], requests: dict[int, RequestRecord]
         unknown += int((used & ~is_known).sum())
         beyond += int((is_known & ~in_request).sum())
         superseded += int((in_request & ~last).sum())
-        kept.append(last & store.has_values)
+        rejected = last & of_rejected_drafts(rows, requests, num_drafts)
+        num_rejected += int(rejected.sum())
+        kept.append(last & ~rejected & store.has_values)
 
     keys = [_token_key(store.rows) for store in stores]
     selected = [key[keep] for key, keep in zip(keys, kept, strict=True)]
@@ -82,7 +90,7 @@ def join_ranks(stores: tuple[RankStore, ...], requests: dict[int, RequestRecord]
         np.where(keep, np.searchsorted(unique, key), -1).astype(np.int64)
         for key, keep in zip(keys, kept, strict=True)
     )
-    return JoinedRows(tokens, token_of_row, superseded, unknown, beyond)
+    return JoinedRows(tokens, token_of_row, superseded, unknown, beyond, num_rejected)
 
 
 class _RequestLengths:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
+from kvtrace_capture.first_steps import STEPS
 from kvtrace_capture.gathered_rows import HookedLayer
 from kvtrace_capture.host_copy import HostCopy
 from kvtrace_capture.queue_room import QueueRoom
@@ -148,6 +149,35 @@ def test_a_fault_in_a_hook_is_logged_once_counted_and_never_raised(
     assert worker.rows() == [(4, 0)]
     assert worker.dropped() == [(3, 4, "hook_failed")]
     assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 1
+
+
+def test_a_layer_that_never_comes_through_its_hook_ends_capture_by_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a model writes the cache itself: its attention is called without K and V."""
+    worker = Worker(tmp_path)
+    for _ in range(STEPS):
+        worker.step(plan((3, 0, 2, 5)), [5 * BLOCK, 5 * BLOCK + 1], names=("layers.0",))
+    worker.step(plan((4, 0, 1, 6)), [6 * BLOCK])
+    assert worker.rows() == []
+    assert worker.dropped() == [(3, 2 * STEPS, "hook_failed"), (4, 1, "hook_failed")]
+    stopped = [message for message in caplog.messages if "capture is stopped, serving goes on" in message]
+    assert len(stopped) == 1
+    assert (
+        f"in {STEPS} steps the hook of layer layers.1 saw no token: the model writes the cache" in stopped[0]
+    )
+
+
+def test_a_layer_that_came_through_its_hook_once_ends_no_capture_by_being_silent_later(
+    tmp_path: Path,
+) -> None:
+    worker = Worker(tmp_path)
+    worker.step(plan((3, 0, 1, 5)), [5 * BLOCK])
+    for _ in range(2 * STEPS):
+        worker.step(plan((4, 0, 1, 6)), [6 * BLOCK], names=("layers.0",))
+    worker.step(plan((5, 0, 1, 7)), [7 * BLOCK])
+    assert worker.rows() == [(3, 0), (5, 0)]
+    assert worker.dropped() == [(4, 2 * STEPS, "hook_failed")]
 
 
 @pytest.mark.parametrize("failing", ["is_done", "wait"])

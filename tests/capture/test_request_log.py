@@ -29,6 +29,7 @@ def request(name: str, prompt_tokens: int, **changes: Any) -> Any:
         "sampling_params": SimpleNamespace(extra_args=labels),
         "prompt_token_ids": list(range(prompt_tokens)),
         "num_prompt_tokens": prompt_tokens,
+        "num_tokens": prompt_tokens,
         "num_output_tokens": 0,
         "num_preemptions": 0,
         "resumable": False,
@@ -43,8 +44,9 @@ def step(
     new: dict[str, tuple[int, int, list[int]]] | None = None,
     cached: dict[str, tuple[int, int, list[int] | None]] | None = None,
     resumed: tuple[str, ...] = (),
+    drafts: dict[str, int] | None = None,
 ) -> Any:
-    """Return a step by request: (tokens computed before, tokens scheduled, new block ids)."""
+    """Return a step by request: (tokens computed before, tokens scheduled, new block ids), and drafts."""
     new, cached = new or {}, cached or {}
     return SimpleNamespace(
         scheduled_new_reqs=[
@@ -57,6 +59,7 @@ def step(
             num_computed_tokens=[start for start, _, _ in cached.values()],
             new_block_ids=[(blocks,) if blocks is not None else None for _, _, blocks in cached.values()],
         ),
+        scheduled_spec_decode_tokens={name: [-1] * count for name, count in (drafts or {}).items()},
         num_scheduled_tokens={name: count for name, (_, count, _) in {**new, **cached}.items()},
     )
 
@@ -155,6 +158,51 @@ def test_drafts_may_be_rejected_so_a_plan_reaches_back_and_may_fall_short(tmp_pa
     plan = log.log.plan_step(step(cached={"a": (20, 4, None)}))
     assert plan.may_fall_short
     assert (plan.requests[0].first, plan.requests[0].end) == (14, 24)
+
+
+def test_a_requests_end_says_how_many_drafts_were_proposed_and_accepted(tmp_path: Path) -> None:
+    log = Log(tmp_path, speculative_tokens=3)
+    one, other = request("a", 20), request("b", 8)
+    log.log.arrive(one)
+    log.log.arrive(other)
+    log.log.plan_step(step(new={"a": (0, 20, [3, 4]), "b": (0, 8, [5])}))
+    one.num_output_tokens, one.num_tokens = 1, 21
+    log.log.plan_step(step(cached={"a": (20, 4, None)}, drafts={"a": 3}))
+    one.num_output_tokens = 3  # one draft, and the token that every step gives
+    other.num_output_tokens = 1
+    log.log.finish(one)
+    log.log.finish(other)
+    records = log.last_lines()
+    assert [(records[n].drafts_proposed, records[n].drafts_accepted) for n in (0, 1)] == [(3, 1), (0, 0)]
+    assert records[0].computed_tokens == 22  # 20 and 21 stand; what the step drafted for 22 and 23 is beyond
+
+
+@pytest.mark.parametrize("stride", [1, 4])
+def test_a_rejected_drafts_position_is_told_where_its_row_would_be_stored(
+    tmp_path: Path, stride: int
+) -> None:
+    log = Log(tmp_path, speculative_tokens=3, position_stride=stride)
+    one = request("a", 20)
+    log.log.arrive(one)
+    log.log.plan_step(step(new={"a": (0, 20, [3, 4])}))
+    for start, came in [(20, 1), (21, 1), (25, 4)]:  # what the step before gave, then three drafts more
+        one.num_output_tokens, one.num_tokens = one.num_output_tokens + came, one.num_tokens + came
+        log.log.plan_step(step(cached={"a": (start, 4, None)}, drafts={"a": 3}))
+    one.num_output_tokens, one.num_tokens = one.num_output_tokens + 2, one.num_tokens + 2
+    log.log.finish(one)
+    record = log.last_lines()[0]
+    # Step 1 runs 20 to 23 and keeps 20, step 2 runs 21 to 24 and keeps all, step 3 keeps 25 and 26.
+    told = ((21, 1), (22, 1), (23, 1))
+    assert record.computed_tokens == 27
+    assert record.rejected == tuple(pair for pair in told if pair[0] % stride == record.offset)
+
+
+def test_without_speculative_decoding_nothing_is_said_of_drafts(log: Log) -> None:
+    one = request("a", 4)
+    log.log.arrive(one)
+    log.log.plan_step(step(new={"a": (0, 4, [3])}))
+    log.log.finish(one)
+    assert (log.last_lines()[0].drafts_proposed, log.last_lines()[0].drafts_accepted) == (None, None)
 
 
 def test_requests_that_the_rules_leave_out_are_recorded_and_not_planned(tmp_path: Path) -> None:

@@ -86,6 +86,31 @@ def write_tiny_model(to: Path, kind: str, *, num_kv_heads: int = 2) -> None:
     model.to(torch.bfloat16).save_pretrained(to)
 
 
+def write_tiny_eagle(to: Path, target: Path) -> None:
+    """Write an EAGLE head for a tiny Llama: its first layer and its embeddings under a random projection."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    to.mkdir(parents=True)
+    config = json.loads((target / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    weights = load_file(target / "model.safetensors")
+    layer = {
+        name.removeprefix("model."): weight
+        for name, weight in weights.items()
+        if name.startswith("model.layers.0.") and "input_layernorm" not in name
+    }
+    size = config["hidden_size"]
+    random = torch.Generator().manual_seed(1)
+    projection = (0.02 * torch.randn(size, 2 * size, generator=random)).to(torch.bfloat16)
+    embedding = weights["model.embed_tokens.weight"]
+    save_file(
+        {**layer, "embed_tokens.weight": embedding, "fc.weight": projection},
+        to / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+
+
 def write_tiny_mla_model(to: Path) -> None:
     """Write the configuration of a tiny DeepSeek-V2, whose cache holds latents and no K and V per head."""
     to.mkdir(parents=True)

@@ -2,7 +2,7 @@
 
 JOB.json: {"model", "engine": LLM arguments, "rounds": [[{"prompt" | "token_ids", "sampling", "cache_salt"}]],
 "out"}. Writes to `out` what each request got (`prompt_nll` too where it asked for prompt_logprobs), what the
-worker process looked like, and how long a start took.
+worker process looked like, how long a start took and, with "disable_log_stats": false, counts of drafts.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ def main(job_file: str) -> None:
             ]
         )
     result = {"rounds": rounds, "worker": before[0], "front_end": look_around(), "start_s": start_s}
+    if job["engine"].get("disable_log_stats") is False:
+        counts = [one for one in llm.get_metrics() if "spec_decode_num" in one.name and hasattr(one, "value")]
+        result["drafts"] = {one.name.removeprefix("vllm:spec_decode_num_"): one.value for one in counts}
     Path(job["out"]).write_text(json.dumps(result))
 
 

@@ -11,6 +11,7 @@ from support.vllm_checkpoints import write_tiny_model
 from support.vllm_cpu import MAX_DISTANCE_RATIO, needs_fp8_cache
 from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
 from support.vllm_reference import distances_from_fp32
+from support.vllm_tiny import ENGINE, check_complete_and_right, drafts_of, prompts
 
 from kvtrace.trace.reader import open_trace
 from kvtrace.trace.strata import DECODE, PREFILL
@@ -19,45 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.vllm
-
-ENGINE: dict[str, Any] = {
-    "max_model_len": 512,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 128,
-    "seed": 0,
-    "skip_tokenizer_init": True,
-    "enforce_eager": True,
-    "enable_prefix_caching": False,
-}
-
-
-def prompts(count: int, length: int, max_tokens: int, *, period: int | None = None) -> list[dict[str, Any]]:
-    """Return random prompts of token ids; with a period they repeat, so that n-gram drafts are found."""
-    random = np.random.default_rng(count * length)
-    requests = []
-    for _ in range(count):
-        token_ids = random.integers(3, 500, period or length)
-        sampling = {"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, "detokenize": False}
-        requests.append({"token_ids": np.resize(token_ids, length).tolist(), "sampling": sampling})
-    return requests
-
-
-def check_complete_and_right(model: Path, trace: StoredTrace, outputs: list[dict[str, Any]]) -> None:
-    """Check that every computed position is stored, and is as near to an fp32 forward as bf16 is."""
-    assert trace.dropped == []
-    assert len(trace.requests) == len(outputs)
-    for request, output in enumerate(outputs):
-        record = trace.requests[request]
-        assert record["computed_tokens"] == len(output["prompt"]) + len(output["output"]) - 1
-        assert record["missing"] == []
-        assert len(trace.rows_of(request)) == record["computed_tokens"]
-    read = open_trace(trace.path).tokens
-    expected = [(r, p) for r in sorted(trace.requests) for p in range(trace.requests[r]["computed_tokens"])]
-    assert list(zip(read.request.tolist(), read.position.tolist(), strict=True)) == expected
-    distances = distances_from_fp32(model, trace, dict(enumerate(outputs)))
-    ratio = distances[..., 0] / distances[..., 1]
-    print("captured / bf16 distance from fp32, [layer, k or v]:", np.round(ratio, 3).tolist())
-    assert ratio.max() <= MAX_DISTANCE_RATIO
 
 
 def capture(
@@ -131,6 +93,8 @@ def test_rejected_drafts_of_speculative_decoding_are_overwritten(tmp_path: Path)
     rounds = [prompts(3, 96, 60, period=12)]
     model, trace, outputs = capture(tmp_path, "llama", rounds, {"speculative_config": drafts}, **ONE_PROCESS)
     assert len(trace.tokens) > len(set(trace.tokens))
+    proposed, accepted = drafts_of(trace)
+    assert 0 < accepted < proposed
     check_complete_and_right(model, trace, outputs)
 
 
