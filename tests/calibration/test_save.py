@@ -161,6 +161,28 @@ def test_a_method_with_rules_of_its_own_is_refused_and_compressed_tensors_is_ext
     assert found["kv_cache_scheme"]["strategy"] == "attn_head"
 
 
+def test_scales_are_named_as_the_language_models_layers_whatever_towers_and_draft_heads_there_are(
+    tmp_path: Path,
+) -> None:
+    prefix = "model.language_model.layers"
+    others = ["model.vision_tower.encoder.layers", "mtp.layers"]
+    names = [f"{prefix}.{n}.self_attn.k_proj.weight_packed" for n in range(2)]
+    names += [f"{other}.{n}.self_attn.k_proj.weight" for other in others for n in range(3)]
+    # Layer 2 reads the cache of layer 1, and has no projection for K.
+    scales = {(layer, tensor): (0.25,) for layer in range(3) for tensor in "kv"}
+    model = {
+        "text_config": {"num_hidden_layers": 3, "num_kv_shared_layers": 1, "num_key_value_heads": 2},
+        "vision_config": {"num_hidden_layers": 3},
+    }
+    original = checkpoint(tmp_path / "model", dict.fromkeys(names, 1.0), model=model)
+    save_checkpoint(tmp_path / "copy", original, scales)
+    written = {f"{prefix}.{n}.self_attn.{t}_scale" for n in range(3) for t in "kv"}
+    assert load_file(tmp_path / "copy" / "model-kv-scales.safetensors").keys() == written
+    index = json.loads((tmp_path / "copy" / "model.safetensors.index.json").read_text())["weight_map"]
+    assert {name for name, file in index.items() if file == "model-kv-scales.safetensors"} == written
+    assert {name for name, file in index.items() if file == "model.safetensors"} == set(names)
+
+
 PRODUCERS = {
     "modelopt": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
     "quark": {
