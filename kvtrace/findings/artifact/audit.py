@@ -97,7 +97,7 @@ def audit_context(
 def _heads(
     artifact: ScaleArtifact, trace: Trace | None, cache: CacheLayers, layer: int, num_kv_heads: int
 ) -> int:
-    """Return a layer's KV heads; where nothing says how many there are, as many as the layer's scales have."""
+    """Return a layer's KV heads; where nothing says how many there are, as many as its scales have."""
     if trace is None and cache.kv_heads is None and layer not in cache.kv_heads_of:
         stored = (len(s.values) for s in artifact.scales if s.layer == layer and s.tensor in ("k", "v"))
         return max(max(stored, default=1), artifact.num_ranks or 1)
