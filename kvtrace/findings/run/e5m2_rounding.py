@@ -48,7 +48,7 @@ def check(case: Case) -> Iterator[Finding]:
 
 RULE: Final = RunRule(
     id="e5m2-rounding",
-    headline="E5M2 rounds twice as coarsely as E4M3, whatever the scales",
+    headline="E5M2 rounds more coarsely than any scale can mend",
     about="format",
     role="cause",
     tier=Tier.rounding_floor,
