@@ -75,6 +75,15 @@ def with_kv_algorithm(
     return {**hf_quant_config, "quantization": {**inner, "kv_cache_quant_algo": "FP8"}}
 
 
+def loads_no_scales(method: str | None) -> bool:
+    """Whether vLLM loads no KV-cache scales beside weights of this method, as AWQ's and GPTQ's.
+
+    >>> loads_no_scales("awq"), loads_no_scales("modelopt"), loads_no_scales(None)
+    (True, False, False)
+    """
+    return method is not None and method not in (METHOD, *_BY_FLAG) and not method.startswith("modelopt")
+
+
 def takes_scales_per_head(config: Mapping[str, Any]) -> bool:
     """Whether a model with this config.json can declare scales per head: other methods take one a tensor."""
     found = config.get("quantization_config") or text_config(config).get("quantization_config")
@@ -84,11 +93,11 @@ def takes_scales_per_head(config: Mapping[str, Any]) -> bool:
 
 
 def _require_loadable(method: str, granularity: Granularity, where: str) -> None:
-    if method not in _BY_FLAG and not method.startswith("modelopt"):
+    if loads_no_scales(method):
         raise InputError(
             f"{where}: is quantized with {plain(method, 40)!r}, for which vLLM loads no KV-cache scales: it "
-            f"takes them beside {METHOD}, ModelOpt, Quark and fp8 weights; SGLang takes a file "
-            "(--sglang-json) for any"
+            f"takes them beside {METHOD}, ModelOpt, Quark and fp8 weights. SGLang takes a file for any: give "
+            "--sglang-json RANKS too"
         )
     if granularity == "attn_head":
         raise InputError(

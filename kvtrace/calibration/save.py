@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from kvtrace.errors import InputError, KVTraceError, OutputExistsError
 from kvtrace.files.staging import staged
 from kvtrace.scales.artifact import StoredScale, scales_sha256
 from kvtrace.scales.formats.compressed_tensors import is_kv_scale
+from kvtrace.scales.modules import module_of
 from kvtrace.scales.names import layer_of, resembles_kv_scale
 from kvtrace.scales.source import INDEX_SUFFIX, MANIFEST_FILE, open_source
 
@@ -26,11 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kvtrace.scales.artifact import Granularity
+    from kvtrace.scales.modules import ModuleKind
     from kvtrace.scales.source import ArtifactSource
+    from kvtrace.trace.cache_layers import CacheLayers
 
 SCALES_FILE: Final = "model-kv-scales.safetensors"
 _INDEX_FILE: Final = f"model{INDEX_SUFFIX}"
-_KEY_PROJECTION: Final = re.compile(r"\.(?:k|qkv)_proj\.weight$")
+_KEY_PROJECTION: Final = re.compile(r"\.(?:k|qkv)_proj\.(?:weight|weight_packed|qweight)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ def save_checkpoint(
         raise InputError(f"{checkpoint}: is not a checkpoint directory with a config.json")
     rewritten = checkpoint_configs(source, _granularity(scales))
     weight_map, mixed = _weights_without_scales(source)
-    modules = _attention_modules(weight_map)
+    modules = _attention_modules(weight_map, source.model.cache, {layer for layer, _ in scales})
     content = _safetensors(scales, modules)
     weight_bytes = sum((checkpoint / name).stat().st_size for name in set(weight_map.values()))
     names = {tensor_name(layer, tensor, modules): SCALES_FILE for layer, tensor in scales}
@@ -105,6 +109,18 @@ def save_checkpoint(
         if manifest is not None:
             _write_json(partial / MANIFEST_FILE, _signed(manifest, scales, modules))
     return SavedCheckpoint(len(linked), tuple(mixed))
+
+
+def link_checkpoint(directory: Path, checkpoint: Path) -> SavedCheckpoint:
+    """Write a copy of `checkpoint` in which every file is a link, for scales that lie in a file of their own.
+
+    Raises OutputExistsError, and InputError: it cannot be written.
+    """
+    with _new_directory(directory) as partial:
+        files = [file for file in sorted(checkpoint.iterdir()) if file.is_file()]
+        for file in files:
+            (partial / file.name).symlink_to(file.resolve())
+    return SavedCheckpoint(len(files), ())
 
 
 def takes_scales(checkpoint: Path, granularity: Granularity) -> bool:
@@ -217,14 +233,25 @@ def _weights_without_scales(source: ArtifactSource) -> tuple[dict[str, str], dic
     return weight_map, mixed
 
 
-def _attention_modules(names: Iterable[str]) -> dict[int, str]:
-    """Return layer → attention module by the names of the key projections; they differ between models."""
-    modules = {}
+def _attention_modules(names: Iterable[str], cache: CacheLayers, layers: Iterable[int]) -> dict[int, str]:
+    """Return layer → attention module of the language model, by the names of its key projections.
+
+    Towers, encoders and draft heads count their layers from 0 too. A layer without such a projection, as one
+    that reads another's cache may be, is named as the others are.
+    """
+    found: dict[ModuleKind, dict[int, str]] = defaultdict(dict)
     for name in names:
         match = _KEY_PROJECTION.search(name)
         layer = layer_of(name)
         if match and layer is not None:
-            modules[layer] = name[: match.start()]
+            found[module_of(name, layer, cache)][layer] = name[: match.start()]
+    modules = found["language"] or found["unknown"]
+    if modules:
+        known, name = next(iter(modules.items()))
+        parts = name.split(".")
+        at = parts.index(str(known))
+        for layer in set(layers) - modules.keys():
+            modules[layer] = ".".join([*parts[:at], str(layer), *parts[at + 1 :]])
     return modules
 
 

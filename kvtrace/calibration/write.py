@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from kvtrace.calibration.kv_scheme import loads_no_scales
 from kvtrace.calibration.manifest_build import manifest_of
-from kvtrace.calibration.save import checkpoint_configs, save_checkpoint, save_scales
+from kvtrace.calibration.save import checkpoint_configs, link_checkpoint, save_checkpoint, save_scales
 from kvtrace.calibration.sglang_file import SGLANG_FILE, sglang_document
 from kvtrace.errors import InputError, OutputExistsError
 from kvtrace.scales.formats.compressed_tensors import METHOD
@@ -23,9 +24,17 @@ if TYPE_CHECKING:
     from kvtrace.trace.format import ModelRecord
 
 
-def check_target(output: Path, checkpoint: Path | None, model: ModelRecord, granularity: Granularity) -> None:
+def check_target(
+    output: Path,
+    checkpoint: Path | None,
+    model: ModelRecord,
+    granularity: Granularity,
+    *,
+    for_sglang: bool = False,
+) -> None:
     """Find out before the work is done whether its result can be written.
 
+    for_sglang: SGLang's file is written too, so that the checkpoint itself needs no place for scales.
     Raises OutputExistsError. InputError: the checkpoint holds other weights than the traced model's, or has
     no place for the scales.
     """
@@ -33,7 +42,9 @@ def check_target(output: Path, checkpoint: Path | None, model: ModelRecord, gran
         raise OutputExistsError(f"{output}: exists; give a new directory, nothing is overwritten")
     if checkpoint is None:
         return
-    checkpoint_configs(open_source(checkpoint), granularity)
+    source = open_source(checkpoint)
+    if not (for_sglang and loads_no_scales(source.quant_method)):
+        checkpoint_configs(source, granularity)
     found = weights_digest(checkpoint)
     if model.weights_digest and found and found != model.weights_digest:
         raise InputError(
@@ -43,13 +54,16 @@ def check_target(output: Path, checkpoint: Path | None, model: ModelRecord, gran
 
 
 def write_calibration(
-    output: Path, calibration: Calibration, *, checkpoint: Path | None
+    output: Path, calibration: Calibration, *, checkpoint: Path | None, for_sglang: bool = False
 ) -> SavedCheckpoint | None:
     """Write scales, `kv_cache_scheme` and manifest to the new directory `output`.
 
+    for_sglang: beside weights for which vLLM loads no scales the checkpoint is linked as it is.
     Returns how the copy of `checkpoint` came about, where one was given. Raises OutputExistsError and
     InputError as `save_scales` and `save_checkpoint` do.
     """
+    if checkpoint is not None and for_sglang and loads_no_scales(open_source(checkpoint).quant_method):
+        return link_checkpoint(output, checkpoint)
     manifest = manifest_of(calibration).model_dump(mode="json")
     if checkpoint is not None:
         return save_checkpoint(output, checkpoint, calibration.scales, manifest=manifest)

@@ -48,6 +48,19 @@ def captured_setup(trace: Trace) -> ServingSetup:
     return next(iter(found))
 
 
+def format_on(engine: str, traces: Sequence[Trace]) -> str | None:
+    """Return the FP8 format that numerics give to what the traces' engines asked for; None: their default."""
+    numerics = find_engine(engine)
+    asked = {
+        layer.kv_cache_dtype
+        for trace in traces
+        for layer in trace.layers.values()
+        if layer.cache_kind == "static_fp8"
+    }
+    writes_it = "e5m2" in numerics.formats and not numerics.writes_native_format
+    return "e5m2" if asked == {"fp8_e5m2"} and writes_it else None
+
+
 def effective_values(trace: Trace) -> dict[ScaleKey, float | None]:
     """Return the scales that the engine used, in float32; None in layers that it kept unquantized."""
     values: dict[ScaleKey, float | None] = {}

@@ -72,6 +72,7 @@ def calibrate(
     from kvtrace.calibration.dataset import DatasetRules
     from kvtrace.calibration.recipe import Recipe
     from kvtrace.calibration.saturated import saturation
+    from kvtrace.calibration.save import SCALES_FILE
     from kvtrace.calibration.text import calibration_text
     from kvtrace.calibration.write import check_target, write_calibration, write_sglang_file
     from kvtrace.commands.progress import show_progress
@@ -98,16 +99,20 @@ def calibrate(
         seed=seed,
     )
     opened = [open_trace(trace_at(path)) for path in traces]
-    check_target(output, checkpoint, opened[0].record.model, recipe.granularity)
+    for_sglang = sglang_json is not None
+    check_target(output, checkpoint, opened[0].record.model, recipe.granularity, for_sglang=for_sglang)
     with show_progress("count") as progress:
         calibration = calibrate_traces(opened, recipe, rules, progress)
-    saved = write_calibration(output, calibration, checkpoint=checkpoint)
+    saved = write_calibration(output, calibration, checkpoint=checkpoint, for_sglang=for_sglang)
     told = [calibration_text(calibration)]
     if clipped := saturation(opened, calibration.calibrated):
         told.append(f"{clipped.text(calibration.model.dtype)}.")
     if saved is not None:
         told.append(written_text(str(output), str(checkpoint), saved.num_linked, saved.copied))
-        told.append(steps_text(_next(opened, calibration, output, checkpoint)))
+        if (output / SCALES_FILE).exists():
+            told.append(steps_text(_next(opened, calibration, output, checkpoint)))
+        else:
+            told.append("vLLM loads no KV-cache scales beside such weights: they are SGLang's alone.")
     else:
         told.append(f"Written to {output}\n{NO_CHECKPOINT}.")
     if sglang_json is not None:

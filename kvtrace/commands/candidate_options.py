@@ -251,11 +251,15 @@ def _policy_stamp(path: Path | None) -> PolicyStamp | None:
 
 
 def _chosen_setup(traces: Sequence[Trace], engine: str | None, fp8_format: str | None) -> ServingSetup:
-    from kvtrace.candidates.captured import default_setup
+    from kvtrace.candidates.captured import default_setup, format_on
     from kvtrace.candidates.setup import ServingSetup
     from kvtrace.numerics import find_engine, find_pair
 
-    setup = default_setup(traces) if engine is None else ServingSetup(find_engine(engine).name)
+    setup = (
+        default_setup(traces)
+        if engine is None
+        else ServingSetup(find_engine(engine).name, format_on(engine, traces))
+    )
     setup = replace(setup, format=fp8_format or setup.format)
     find_pair(setup.engine, setup.fp8_format)
     return setup

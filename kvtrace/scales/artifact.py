@@ -109,6 +109,8 @@ class DeclaredScheme:
     """Why vLLM does not start with this configuration, where its own reading of it fails."""
     refused_by_method: str | None = None
     """Why the KV-cache method of its attention layers refuses it; MLA's layers have none."""
+    without_method: str | None = None
+    """Why vLLM gives its attention layers no KV-cache method, so that 1.0 is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class DeclaredModel:
     head_dim: int | None = None
     cache: CacheLayers = field(default_factory=CacheLayers)
     model_type: str | None = None
+    architectures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

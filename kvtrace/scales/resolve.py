@@ -9,6 +9,7 @@ from kvtrace.plain_text import plain
 from kvtrace.scales.loaders import (
     base_method,
     compressed_tensors_method,
+    model_rules,
     other_format,
     per_rank,
     sglang_method,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from kvtrace.trace.cache_layers import CacheLayers
 
 _METHODS: Final = (compressed_tensors_method, base_method)
-_WITHOUT_METHOD: Final = ("lfm2", "lfm2_moe")
-"""Their models hand no quantization to `Attention` (vLLM 0.32, `models/lfm2.py`)."""
 
 
 def resolve(
@@ -111,7 +110,7 @@ def _rule(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayers) -> R
         return None
     if setup.loader is SGLANG:
         return sglang_method.rule_for(artifact, method)
-    if layers.is_latent:
+    if layers.is_latent or artifact.scheme.without_method:
         return None  # see _why_no_rule
     return next((one.apply for one in _METHODS if one.serves(method)), None)
 
@@ -127,6 +126,10 @@ def _why_no_rule(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayer
     method = _method(artifact)
     if setup.loader is SGLANG:
         return sglang_method.why_not(artifact)
+    if artifact.scheme.without_method and not layers.is_latent:
+        return (
+            f"{artifact.scheme.without_method}: vLLM 0.32 gives its layers no KV-cache method, and uses 1.0"
+        )
     if layers.is_latent and method is not None and method.startswith("modelopt") and "mixed" not in method:
         # `QuantizationConfig.get_cache_scale_mapper` and `maybe_remap_kv_scale_name` each insert it.
         return (
@@ -150,20 +153,20 @@ def _setup_notes(artifact: ScaleArtifact, setup: LoaderSetup, layers: CacheLayer
         yield Note("crash", f"{scheme.refused}: vLLM 0.32 does not start")
     if scheme.refused_by_method and setup.loader is VLLM and not layers.is_latent:
         yield Note("crash", f"{scheme.refused_by_method}: vLLM 0.32 does not start")
-    if artifact.scales and setup.loader is VLLM and artifact.model.model_type in _WITHOUT_METHOD:
-        yield Note(
-            "crash",
-            f"vLLM 0.32 gives the attention of {artifact.model.model_type} no KV-cache method, and stops "
-            "loading at the first scale's name",
-        )
+    has_rule = _rule(artifact, setup, layers) is not None
+    if setup.loader is VLLM and not artifact.format.per_rank:
+        yield from model_rules.notes(artifact, has_method=has_rule)
     if artifact.unmatched:
         shown = ", ".join(plain(u.name, 80) for u in artifact.unmatched[:3])
-        yield Note(
-            "dropped-name", f"{len(artifact.unmatched)} names match no rule and are dropped silently: {shown}"
-        )
-    if setup.kv_cache_dtype == "fp8_e5m2" and setup.loader is VLLM and scheme.has_kv_scheme:
-        refused = "fp8_e5m2 is refused by vLLM for a checkpoint that declares KV-cache scales"
-        yield Note("crash", f"{refused}; use fp8_e4m3 with them")
+        stops = setup.loader is VLLM and any(u.why == "unknown-name" for u in artifact.unmatched)
+        become = "are loaded by nothing (vLLM 0.32 stops at such a name)" if stops else "are dropped silently"
+        yield Note("dropped-name", f"{len(artifact.unmatched)} names match no rule and {become}: {shown}")
+    if setup.kv_cache_dtype == "fp8_e5m2" and setup.loader is VLLM:
+        by_weights = has_rule and base_method.serves(_method(artifact) or "") and not artifact.format.per_rank
+        if scheme.has_kv_scheme or by_weights:
+            whose = "that declares KV-cache scales" if scheme.has_kv_scheme else "in FP8"
+            refused = f"fp8_e5m2 is refused by vLLM for a checkpoint {whose}"
+            yield Note("crash", f"{refused}; use fp8_e4m3 with it")
     form = artifact.format
     if form.remark and form.remark_for in (None, setup.loader.name):
         yield Note("information", form.remark)

@@ -76,6 +76,7 @@ class ArtifactSource:
             head_dim=_count(config.get("head_dim", config.get("head_size"))),
             cache=found,
             model_type=config.get("model_type") if isinstance(config.get("model_type"), str) else None,
+            architectures=_texts((self.config or {}).get("architectures")),
         )
 
     def relative(self, path: Path) -> str:
@@ -216,6 +217,11 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ArtifactError(f"{path}: is not a JSON object")
     return content
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    found = value if isinstance(value, list) else []
+    return tuple(one[:80] for one in found[:8] if isinstance(one, str))
 
 
 def _count(value: Any) -> int | None:

@@ -21,6 +21,9 @@ _NESTED: Final = ("text_config", "llm_config", "language_config", "thinker_confi
 _ATTENDS: Final = ("attention", "hybrid", "full", "sliding", "global", "local", "window")
 _KEEPS_A_STATE: Final = ("linear_attention", "lightning_attention")
 _DRAFT_COUNTS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+_EXPANDED_LATENTS: Final = ("minicpm3",)
+"""Model types with a latent that vLLM 0.32 expands, and caches K and V of every head
+(`ModelArchConfigConvertor.is_deepseek_mla`, `models/minicpm3.py`)."""
 _FULL_EVERY: Final = {"gemma3n": 5, "gemma4": 6}
 """Every so-manieth layer attends in full where a configuration lists no `layer_types`."""
 
@@ -104,7 +107,8 @@ def cache_layers(config: Mapping[str, Any]) -> CacheLayers:
         k_serves_v=frozenset(n for n, kind in enumerate(kinds) if kind == "full_attention")
         if text.get("attention_k_eq_v") is True
         else frozenset(),
-        is_latent=text.get("kv_lora_rank") is not None or model_type.startswith("deepseek_v4"),
+        is_latent=(text.get("kv_lora_rank") is not None and model_type not in _EXPANDED_LATENTS)
+        or model_type.startswith("deepseek_v4"),
         holds_scales=model_type.startswith("deepseek_v4"),
         num_draft_layers=max((_count(text, name) or 0 for name in _DRAFT_COUNTS), default=0),
         kv_heads=every,

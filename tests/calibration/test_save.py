@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.checkpoints import checkpoint, compressed, scheme
+from support.fabricate import fabricate_trace, request
+from support.run_cli import kvtrace
 
 from kvtrace.calibration.bfloat16 import nearest_bfloat16
 from kvtrace.calibration.save import save_checkpoint, save_scales
@@ -159,6 +161,70 @@ def test_a_method_with_rules_of_its_own_is_refused_and_compressed_tensors_is_ext
     found = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]
     assert found["config_groups"] == {"group_0": {}}
     assert found["kv_cache_scheme"]["strategy"] == "attn_head"
+
+
+def test_scales_are_named_as_the_language_models_layers_whatever_towers_and_draft_heads_there_are(
+    tmp_path: Path,
+) -> None:
+    prefix = "model.language_model.layers"
+    others = ["model.vision_tower.encoder.layers", "mtp.layers"]
+    names = [f"{prefix}.{n}.self_attn.k_proj.weight_packed" for n in range(2)]
+    names += [f"{other}.{n}.self_attn.k_proj.weight" for other in others for n in range(3)]
+    # Layer 2 reads the cache of layer 1, and has no projection for K.
+    scales = {(layer, tensor): (0.25,) for layer in range(3) for tensor in "kv"}
+    model = {
+        "text_config": {"num_hidden_layers": 3, "num_kv_shared_layers": 1, "num_key_value_heads": 2},
+        "vision_config": {"num_hidden_layers": 3},
+    }
+    original = checkpoint(tmp_path / "model", dict.fromkeys(names, 1.0), model=model)
+    save_checkpoint(tmp_path / "copy", original, scales)
+    written = {f"{prefix}.{n}.self_attn.{t}_scale" for n in range(3) for t in "kv"}
+    assert load_file(tmp_path / "copy" / "model-kv-scales.safetensors").keys() == written
+    index = json.loads((tmp_path / "copy" / "model.safetensors.index.json").read_text())["weight_map"]
+    assert {name for name, file in index.items() if file == "model-kv-scales.safetensors"} == written
+    assert {name for name, file in index.items() if file == "model.safetensors"} == set(names)
+
+
+def _trace_of_two_layers(path: Path) -> Path:
+    values = np.linspace(-4, 4, 8 * 2 * 8, dtype=np.float32).reshape(8, 2, 8)
+    return fabricate_trace(
+        path,
+        {(layer, tensor): values * (layer + 1) for layer in range(2) for tensor in "kv"},
+        request_of_row=[row // 2 for row in range(8)],
+        position_of_row=[row % 2 for row in range(8)],
+        requests=[request(number, prompt_tokens=2) for number in range(4)],
+        model={"hf_config": {"model_type": "llama"}},
+    )
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_weights_beside_which_vllm_loads_no_scales_are_linked_beside_sglangs_file(
+    tmp_path: Path, method: str
+) -> None:
+    trace = _trace_of_two_layers(tmp_path / "t.kvtrace")
+    names = {f"model.layers.{n}.self_attn.k_proj.qweight": torch.ones(2, 2) for n in range(2)}
+    original = checkpoint(tmp_path / "model", names, quantization={"quant_method": method})
+    asked = ("calibrate", trace, "-o", tmp_path / "new", "--checkpoint", original)
+    refused = kvtrace(*asked)
+    assert refused.returncode == 2
+    assert "give --sglang-json RANKS too" in refused.stderr
+    done = kvtrace(*asked, "--sglang-json", "1")
+    assert done.returncode == 0, done.stderr
+    assert "vLLM loads no KV-cache scales beside such weights" in done.stdout
+    assert "vllm serve" not in done.stdout
+    new = tmp_path / "new"
+    assert {file.name for file in new.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "kv_cache_scales.json",
+    }
+    assert (new / "config.json").read_text() == (original / "config.json").read_text()
+    found = resolve(
+        load_artifact(new / "kv_cache_scales.json", "sglang-json"), num_layers=2, kv_heads_per_layer=2
+    )
+    assert found.notes_of("silent-default", "crash") == ()
+    expected = torch.tensor([4 / 448, 8 / 448]).bfloat16().tolist()
+    assert [found.scale(n, 0, "k").value for n in range(2)] == expected
 
 
 PRODUCERS = {

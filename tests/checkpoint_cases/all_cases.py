@@ -1,5 +1,5 @@
 """All cases, in one order."""
 
-from checkpoint_cases import checkpoints, traces
+from checkpoint_cases import checkpoints, further, traces
 
-CASES = (*checkpoints.CASES, *traces.CASES)
+CASES = (*checkpoints.CASES, *further.CASES, *traces.CASES)

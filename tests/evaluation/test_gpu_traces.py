@@ -13,7 +13,7 @@ from support.run_cli import kvtrace
 
 from kvtrace.calibration.save import save_scales
 from kvtrace.candidates import OnlineScales, standard_candidates
-from kvtrace.candidates.captured import captured_setup
+from kvtrace.candidates.captured import captured_setup, format_on
 from kvtrace.errors import InputError
 from kvtrace.evaluation import ReplayRequest, replay
 from kvtrace.report.build import build_report
@@ -57,6 +57,22 @@ def write_trace(path: Path, *, backends: tuple[str, ...] = (), cache: str = "fp8
 def numerics_of(path: Path, **options: Any) -> tuple[str, str | None]:
     setup = captured_setup(open_trace(write_trace(path, **options)))
     return setup.engine, setup.format
+
+
+@pytest.mark.parametrize(
+    ("engine", "cache", "expected"),
+    [
+        ("vllm-cuda", "fp8_e5m2", "e5m2"),
+        ("vllm-cpu", "fp8_e5m2", "e5m2"),
+        ("vllm-triton", "fp8_e5m2", None),  # its writer stores e4m3 whatever is asked for
+        ("vllm-cuda", "fp8", None),
+    ],
+)
+def test_numerics_that_are_chosen_write_the_format_that_the_captured_engine_was_asked_for(
+    tmp_path: Path, engine: str, cache: str, expected: str | None
+) -> None:
+    trace = open_trace(write_trace(tmp_path / "t.kvtrace", cache=cache))
+    assert format_on(engine, [trace]) == expected
 
 
 PRODUCTS = [

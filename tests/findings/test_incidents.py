@@ -46,6 +46,7 @@ PLANTED = (
     "K clips, by the artifact's audit",
     "scales stored in bfloat16",
     "no other scale would do better",
+    "the engine's cache was fp8_e5m2",
 )
 SOUND = ("percentile 99.9", "few requests", "other lengths per class", "heavy tails, covered", "wide scales")
 

@@ -9,6 +9,7 @@ import numpy as np
 from incidents.bench import NUM_LAYERS, Bench, times
 from incidents.planting import incident
 from kvtrace.calibration.recipe import Recipe
+from kvtrace.candidates import ServingSetup
 
 PER_TENSOR = Recipe(granularity="tensor")
 
@@ -208,3 +209,11 @@ def _(bench: Bench) -> str:
     layer = int(bench.rng.integers(NUM_LAYERS))
     bench.live = {key: (1.0,) if key[0] == layer else values for key, values in shipped.items()}
     return f"layer {layer}"
+
+
+@incident("the engine's cache was fp8_e5m2", "e5m2-rounding")
+def _(bench: Bench) -> str:
+    bench.live = {key: (1.0,) * len(values) for key, values in bench.scales().items()}
+    bench.fp8_dtype = "fp8_e5m2"
+    bench.setup = ServingSetup("vllm-cuda", format="e5m2")
+    return "e5m2"

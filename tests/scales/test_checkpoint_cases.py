@@ -12,23 +12,8 @@ if TYPE_CHECKING:
 
     from checkpoint_cases.case import Case
 
-NOT_YET = {
-    "e5m2",
-}
-"""Cases that are answered wrongly so far."""
 
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            case,
-            id=case.name,
-            marks=[pytest.mark.xfail(strict=True, reason=case.says)] if case.name in NOT_YET else [],
-        )
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_reported_checkpoint_gets_its_right_answer(case: Case, tmp_path: Path) -> None:
     answer = case.ask(tmp_path / "in")
     assert {key: answer.get(key) for key in case.right} == case.right

@@ -190,6 +190,29 @@ def test_a_method_without_kv_scales_uses_one(tmp_path: Path) -> None:
     assert "'awq'" in found.notes_of("silent-default")[0].text
 
 
+@pytest.mark.parametrize(
+    ("quantization", "is_refused"),
+    [
+        (
+            {"quant_method": "fp8", "activation_scheme": "dynamic"},
+            True,
+        ),  # by its weights, whatever it declares
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, True),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": scheme()}, True),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, False),
+        ({"quant_method": "awq", "bits": 4}, False),
+    ],
+)
+def test_fp8_e5m2_is_refused_where_vllm_loads_scales_by_the_method_of_the_weights(
+    tmp_path: Path, quantization: dict[str, Any], is_refused: bool
+) -> None:
+    names = {f"model.layers.{n}.self_attn.{t}_scale": 0.5 for n in range(2) for t in "kv"}
+    path = checkpoint(tmp_path, names, quantization=quantization)
+    found = resolve(load_artifact(path), num_layers=2, kv_heads_per_layer=2, kv_cache_dtype="fp8_e5m2")
+    refused = [note for note in found.notes_of("crash") if "fp8_e5m2 is refused" in note.text]
+    assert bool(refused) is is_refused
+
+
 PER_HEAD = {"0.k": [[[0.1]], [[0.2]], [[0.3]], [[0.4]]], "0.v": [[[1.0]], [[2.0]], [[3.0]], [[4.0]]]}
 FOUR_HEADS = {"num_hidden_layers": 1, "num_attention_heads": 8, "num_key_value_heads": 4}
 
@@ -356,5 +379,7 @@ def test_names_that_match_nothing_are_in_the_note(tmp_path: Path) -> None:
     quantization = {"quant_method": "compressed-tensors", "kv_cache_scheme": scheme()}
     found = resolved(checkpoint(tmp_path, names, quantization=quantization))
     (note,) = found.notes_of("dropped-name")
-    assert note.text.startswith("2 names match no rule and are dropped silently: ")
+    assert note.text.startswith(
+        "2 names match no rule and are loaded by nothing (vLLM 0.32 stops at such a name): "
+    )
     assert "\x1b" not in note.text

@@ -191,7 +191,7 @@ def run_of(example: RunExample, path: Path) -> Path:
     scale_of = {"shipped": SHIPPED_SCALE, "effective": example.live}
     tables: dict[str, list[dict[str, Any]]] = {
         "candidates": [
-            {"ordinal": number, "engine": "vllm-cuda", "format": "e4m3fn"} | one
+            {"ordinal": number, "engine": "vllm-cuda", "format": example.fp8_format} | one
             for number, one in enumerate(candidates)
         ],
         "sampling": [

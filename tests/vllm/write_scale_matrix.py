@@ -1,8 +1,8 @@
 """Write tests/scales/matrix.json: what vLLM's own loader makes of every family × producer.
 
-Run in the vLLM environment: PYTHONPATH=tests python tests/vllm/write_scale_matrix.py. No model is built: the
-quantization method is asked for each attention layer, names go through the model's and the loader's maps,
-and the method ends the loading as it does in an engine with an FP8 cache.
+Run in the vLLM environment: PYTHONPATH=tests python tests/vllm/write_scale_matrix.py. No weights are made:
+the quantization method is asked for each attention layer, the model's own `load_weights` runs over a model of
+attention layers alone, and the method ends the loading as it does in an engine with such a cache.
 """
 
 from __future__ import annotations
@@ -17,21 +17,32 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import torch
-from support.scale_matrix import FAMILIES, PRODUCERS, Family, Producer, scales_of
+from support.scale_matrix import CELLS, FAMILIES, Family, Producer, scales_of
 from vllm.model_executor.layers.attention.attention import Attention
 from vllm.model_executor.layers.attention.mla_attention import MLAAttention
 from vllm.model_executor.layers.quantization import get_quantization_config
-from vllm.model_executor.model_loader.weight_utils import default_weight_loader, maybe_remap_kv_scale_name
-from vllm.model_executor.models.utils import WeightsMapper
 
 OUT = Path(__file__).parents[1] / "scales" / "matrix.json"
 
 
-def bare_layer(family: Family) -> Any:
+ABSENT: dict[str, Any] = {
+    "audio_tower": None,
+    "vision_model": None,
+    "is_fused_shared_expert_enabled": False,
+    "num_redundant_experts": 0,
+    "n_redundant_experts": 0,
+    "num_experts": 0,
+    "use_mha": False,
+    "use_data_parallel": False,
+}
+"""What models ask of themselves as they load: here are neither towers nor experts."""
+
+
+def bare_layer(family: Family, cache_dtype: str) -> Any:
     kind = MLAAttention if family.is_latent else Attention
     layer = kind.__new__(kind)
     torch.nn.Module.__init__(layer)
-    layer.kv_cache_dtype, layer.num_kv_heads = "fp8", 2
+    layer.kv_cache_dtype, layer.num_kv_heads = cache_dtype, 2
     for name in ("k", "v", "q", "prob"):
         layer.register_buffer(f"_{name}_scale", torch.tensor(1.0))
         setattr(layer, f"_{name}_scale_float", 1.0)
@@ -39,44 +50,80 @@ def bare_layer(family: Family) -> Any:
     return layer
 
 
-def model_class(family: Family) -> Any:
-    """Return vLLM's class, of which the map of weights' names is asked alone."""
-    module, class_name = family.model_class.split(":")
+def imported(name: str) -> Any:
+    """Return vLLM's class of a `module:class`."""
+    module, class_name = name.split(":")
     return getattr(importlib.import_module(f"vllm.model_executor.models.{module}"), class_name)
 
 
+def bare(kind: Any, quant_config: Any) -> Any:
+    """Return a model without weights: what its `load_weights` asks of its configuration is anything."""
+    made = kind.__new__(kind)
+    torch.nn.Module.__init__(made)
+    if kind is not torch.nn.Module:
+        made.quant_config = quant_config
+        made.config = MagicMock(tie_word_embeddings=False, num_nextn_predict_layers=0)
+        for name, value in ABSENT.items():
+            setattr(made, name, value)
+    return made
+
+
+def model_of(family: Family, layers: dict[int, Any], quant_config: Any) -> Any:
+    """Return the family's model with the attention layers at their places, and nothing else."""
+    root = bare(imported(family.model_class), quant_config)
+    for n, layer in layers.items():
+        *parts, last = family.held.format(n).split(".")
+        at, path = root, ""
+        for part in parts:
+            path = f"{path}.{part}".lstrip(".")
+            if not hasattr(at, part):
+                kind = imported(family.inner[path]) if path in family.inner else torch.nn.Module
+                at.add_module(part, bare(kind, quant_config))
+            at = getattr(at, part)
+        at.add_module(last, layer)
+    return root
+
+
 def method_name(quantization: dict[str, Any]) -> str:
-    """Return what `ModelConfig` chooses: ModelOpt's mixed precision has a method of its own."""
-    mixed = str(quantization.get("quant_algo")).upper() == "MIXED_PRECISION"
-    return "modelopt_mixed" if mixed else quantization["quant_method"]
+    """Return what `ModelConfig` chooses: ModelOpt has a method for each kind of weights."""
+    declared: str = quantization["quant_method"]
+    for name in ("modelopt", "modelopt_fp4", "modelopt_mixed"):
+        if found := get_quantization_config(name).override_quantization_method(quantization, None):
+            return found
+    return declared
 
 
 def loaded(family: Family, producer: Producer) -> dict[str, Any]:
+    """Return each layer's K, V and Q as the engine would use them, or why it does not start.
+
+    Where a name of another module stops the loading, that module is not here in full: it is left out.
+    """
+    found = attempt(family, producer, scales_of(family, producer))
+    if found.get("refused") in ("ValueError", "KeyError"):
+        return attempt(family, producer, scales_of(family, producer, others=False))
+    return found
+
+
+def attempt(family: Family, producer: Producer, stored: dict[str, float]) -> dict[str, Any]:
     quantization = copy.deepcopy(producer.quantization)
     try:
-        config = get_quantization_config(method_name(quantization)).from_config(quantization)
-        layers = {n: bare_layer(family) for n in family.attending}
-        methods = {n: config.get_quant_method(layer, family.held.format(n)) for n, layer in layers.items()}
+        config = (
+            get_quantization_config(method_name(quantization)).from_config(quantization)
+            if quantization
+            else None
+        )
+        layers = {n: bare_layer(family, producer.cache_dtype) for n in family.attending}
+        methods = {
+            n: config.get_quant_method(layer, family.held.format(n)) if config else None
+            for n, layer in layers.items()
+        }
         for n, method in methods.items():
             if method is not None:
                 method.create_weights(layers[n])
+        model = model_of(family, layers, config)
+        model.load_weights((name, torch.tensor([value])) for name, value in stored.items())
     except (ValueError, KeyError, NotImplementedError) as error:
         return {"refused": type(error).__name__}
-    parameters = {
-        f"{family.held.format(n)}.{name}": parameter
-        for n, layer in layers.items()
-        for name, parameter in layer.named_parameters()
-    }
-    model = model_class(family)
-    own = getattr(model, "hf_to_vllm_mapper", None) if family.mapper_is_of_the_model else None
-    mapper = (own or WeightsMapper()) | config.get_cache_scale_mapper()
-    for name, value in scales_of(family, producer).items():
-        target = mapper.map_name(name)
-        if target is not None and family.remaps_again:
-            target = maybe_remap_kv_scale_name(target, parameters)
-        if target in parameters:
-            parameter = parameters[target]
-            getattr(parameter, "weight_loader", default_weight_loader)(parameter, torch.tensor([value]))
     for n, method in methods.items():
         if method is not None:
             method.process_weights_after_loading(layers[n])
@@ -104,12 +151,11 @@ def main() -> int:
 
     stand_in_for_torchvision()
 
-    found = {
-        family.name: {producer.name: loaded(family, producer) for producer in PRODUCERS}
-        for family in FAMILIES
-    }
+    found: dict[str, dict[str, Any]] = {family.name: {} for family in FAMILIES}
+    for family, producer in CELLS:
+        found[family.name][producer.name] = loaded(family, producer)
     OUT.write_text(json.dumps({"vllm": vllm.__version__, "families": found}, indent=1) + "\n")
-    print(f"{len(FAMILIES)} families × {len(PRODUCERS)} producers written to {OUT}")
+    print(f"{len(CELLS)} cells of {len(FAMILIES)} families written to {OUT}")
     return 0
 
 

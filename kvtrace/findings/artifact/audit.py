@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvtrace.findings.artifact.weights import WeightsComparison
     from kvtrace.findings.finding import Finding
     from kvtrace.scales.artifact import Granularity, ScaleArtifact
+    from kvtrace.trace.cache_layers import CacheLayers
     from kvtrace.trace.reader import Trace
 
 _MAX_GROUPS: Final = 16_384
@@ -70,7 +71,7 @@ def audit_context(
     resolved = resolve(
         artifact,
         num_layers=num_layers,
-        kv_heads_per_layer={n: min(cache.heads(n, num_kv_heads), num_kv_heads) for n in range(num_layers)},
+        kv_heads_per_layer={n: _heads(artifact, trace, cache, n, num_kv_heads) for n in range(num_layers)},
         loader=engine,
         backend=backend,
         tp=tp,
@@ -91,6 +92,16 @@ def audit_context(
         weights=weights,
         unquantized=frozenset(skip_layers) | _left_out_by(trace),
     )
+
+
+def _heads(
+    artifact: ScaleArtifact, trace: Trace | None, cache: CacheLayers, layer: int, num_kv_heads: int
+) -> int:
+    """Return a layer's KV heads; where nothing says how many there are, as many as its scales have."""
+    if trace is None and cache.kv_heads is None and layer not in cache.kv_heads_of:
+        stored = (len(s.values) for s in artifact.scales if s.layer == layer and s.tensor in ("k", "v"))
+        return max(max(stored, default=1), artifact.num_ranks or 1)
+    return min(cache.heads(layer, num_kv_heads), num_kv_heads)
 
 
 def _calibrated_length(manifest: Manifest) -> int:

@@ -22,7 +22,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
             severity="error",
             message=note.text,
             action="Write the scales anew in a form that the engine takes, or change its setup.",
-            layers=note.layers,
+            layers=tuple(n for n in note.layers if context.sizes_are_known or n in context.artifact.layers),
             evidence=({"engine": context.resolved.setup.loader.name, "tp": context.resolved.setup.tp},),
         )
 

@@ -22,6 +22,8 @@ def check(context: AuditContext) -> Iterator[Finding]:
     """Yield a note where K and V share their scales; a warning where the trace shows that it costs
     something.
     """
+    if context.cache.is_latent:
+        return  # there is no V to calibrate apart
     shared = [
         (layer, head)
         for layer, head, tensor in sorted(context.shipped)

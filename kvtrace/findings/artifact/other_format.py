@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from kvtrace.findings.artifact.context import AuditContext
     from kvtrace.findings.finding import Severity
+    from kvtrace.scales.artifact import ScaleArtifact
 
 
 def check(context: AuditContext) -> Iterator[Finding]:
@@ -28,12 +29,20 @@ def check(context: AuditContext) -> Iterator[Finding]:
             id="other-format",
             severity="note" if takes_them else severity,
             message=note.text,
-            action="Nothing here: they are not for FP8. `kvtrace replay --cache-dtype nvfp4` tries "
-            "NVFP4 over them, and a map of layers is replayed beside them."
-            if takes_them
-            else "Serve it with the engine that it was made for, or make FP8 scales (`kvtrace calibrate`).",
+            action=_action(artifact, takes_them=takes_them),
             evidence=({"number_format": artifact.number_format},),
         )
+
+
+def _action(artifact: ScaleArtifact, *, takes_them: bool) -> str:
+    if not takes_them:
+        return "Serve it with the engine that it was made for, or make FP8 scales (`kvtrace calibrate`)."
+    if artifact.number_format in ("nvfp4", "mixed"):
+        return (
+            "Nothing here: they are not for FP8. `kvtrace replay --cache-dtype nvfp4` tries NVFP4 over them, "
+            "and a map of layers is replayed beside them."
+        )
+    return "Nothing here: they serve the cache that they were made for. For FP8 run `kvtrace calibrate`."
 
 
 RULE: Final = ArtifactRule(

@@ -1,4 +1,4 @@
-"""Names that no engine's mapper knows: loaded by nothing, and nobody is told."""
+"""Names that no engine's mapper knows: loaded by nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kvtrace.findings.finding import Finding
 from kvtrace.findings.rule import Tier
 from kvtrace.plain_text import plain
 from kvtrace.scales.loaders.contract import unmapped
+from kvtrace.scales.loaders.loader import VLLM
 from kvtrace.scales.names import layer_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def check(context: AuditContext) -> Iterator[Finding]:
     yield Finding(
         id="unmatched-names",
         severity="error" if orphaned else "warning",
-        message=f"{len(names)} names look like KV-cache scales and are dropped silently by the engine, such "
+        message=f"{len(names)} names look like KV-cache scales and {_become(context)}, such "
         f"as {plain(names[0], 100)}{_why(unmatched)}",
         action="Rename them to `…self_attn.k_scale` and `…self_attn.v_scale`, list their file in the "
         "checkpoint's index, or export again with a current tool."
@@ -45,6 +46,14 @@ def check(context: AuditContext) -> Iterator[Finding]:
         layers=tuple(orphaned),
         evidence=({"num_names": len(names), "names": [plain(name, 200) for name in names[:50]]},),
     )
+
+
+def _become(context: AuditContext) -> str:
+    """Return what the engine does at such names; one that it merely has no place for is passed over."""
+    is_unknown = any(one.why == "unknown-name" for one in context.artifact.unmatched)
+    if context.resolved.setup.loader is VLLM and (is_unknown or unmapped(context.artifact)):
+        return "are loaded by nothing: vLLM 0.32 stops loading at a name that it does not know"
+    return "are dropped silently by the engine"
 
 
 def _why(unmatched: list[UnmatchedName]) -> str:

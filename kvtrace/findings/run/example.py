@@ -78,6 +78,8 @@ class RunExample:
     """Scale in effect at capture, where the artifact's is 1.5; None: no FP8 was."""
     invalid_as: str | None = None
     """The `reason_id` with which the artifact cannot be replayed."""
+    fp8_format: str = "e4m3fn"
+    """Of all scales that are compared."""
     cache_dtype: str | None = None
     """A cache format that is compared beside it; None: none is."""
     audit: tuple[Mapping[str, Any], ...] = ()

@@ -69,6 +69,7 @@ def read(source: ArtifactSource) -> Reading:
         number_format=number_format,
         format_of_layer=listed_layers(source) if number_format == "mixed" else {},
         refused=_refused(source),
+        without_method=_without_method(source),
     )
     return replace(reading, scheme=scheme)
 
@@ -77,6 +78,23 @@ def _vllm_method(source: ArtifactSource) -> str:
     """Return the method that vLLM 0.32 chooses by `quant_algo`; they differ for MLA layers alone."""
     algorithm = text_of(_inner(source).get("quant_algo"))
     return "modelopt_mixed" if (algorithm or "").upper() == "MIXED_PRECISION" else _METHOD
+
+
+def _without_method(source: ArtifactSource) -> str | None:
+    """Return why mixed precision of the weights leaves the cache out (`ModelOptMixedPrecisionConfig`).
+
+    A flat configuration declares it by `kv_cache_scheme` alone, a nested one by `kv_cache_quant_algo`.
+    """
+    if _vllm_method(source) == _METHOD:
+        return None
+    outer = source.quantization or source.hf_quant_config or {}
+    if isinstance(nested := outer.get("quantization"), dict):
+        declares = bool(nested.get("kv_cache_quant_algo"))
+    else:
+        scheme = outer.get("kv_cache_scheme")
+        declares = isinstance(scheme, dict) and (scheme.get("type"), scheme.get("num_bits")) == ("float", 8)
+    is_listed = bool(listed_layers(source))  # vLLM#56116 is to read such a map; it is named by itself
+    return None if declares or is_listed else "its mixed precision is of the weights alone"
 
 
 def _refused(source: ArtifactSource) -> str | None:

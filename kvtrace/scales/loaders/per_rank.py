@@ -55,6 +55,8 @@ def _problem(artifact: ScaleArtifact, setup: LoaderSetup) -> str | None:
             return f"a {LOADERS[form.native_loader].title} checkpoint is given to {loader.name}"
         return f"{loader.title} does not read {form.name}"
     ranks = sorted({s.rank for s in artifact.scales if s.rank is not None})
+    if ranks != list(range(setup.tp)) and len(ranks) == setup.tp:
+        return f"the artifact has scales for ranks {ranks} alone, and ranks are counted from 0"
     if ranks != list(range(setup.tp)):
         return f"the artifact has scales for ranks {ranks}, the engine runs {setup.tp}"
     if loader.needs_model_type and artifact.scheme.model_type is None:
