@@ -13,7 +13,6 @@ from kvtrace.errors import IntegrityError, NotATraceError, SchemaVersionError
 from kvtrace.files.regular import read_regular
 from kvtrace.plain_text import plain
 from kvtrace.runs.checksums import check_table
-from kvtrace.runs.columns import CANDIDATE, SOURCE
 from kvtrace.runs.record import RunRecord
 from kvtrace.runs.schema import RUN_FILE, SCALES, TABLES
 from kvtrace.runs.table import RUN_SCHEMA_VERSION
@@ -229,8 +228,7 @@ def _check_columns(connection: duckdb.DuckDBPyConnection, run: Run) -> None:
         for column in table.columns:
             found, expected = types[table.file_name, column.name], _SQL_TYPES[column.type_name]
             why = f"is {found}, expected {expected}" if found != expected else ""
-            is_full = (column.is_number and not column.may_lack_values) or column in (SOURCE, CANDIDATE)
-            if run.holds(column) and is_full:
+            if run.holds(column) and not column.may_lack_values:
                 why = why or "lacks values" * ((table.file_name, column.name) in lacking)
             if why:
                 raise _no_table(run, table, f"column {column.name} {why}")

@@ -112,4 +112,6 @@ def _neutral(column: Column, row: Mapping[str, Any]) -> Any:
         return rounding_floor_db(row.get("engine"), row.get("format"))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return 0
-    return False if pa.types.is_boolean(kind) else None
+    if pa.types.is_boolean(kind):
+        return False
+    return "" if pa.types.is_string(kind) and not column.may_lack_values else None
