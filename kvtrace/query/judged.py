@@ -28,6 +28,8 @@ _COUNTS: Final = (
 )
 _PARTS: Final = ("num_out_of_range", "num_clipped", "num_flushed")
 """Counts among `num_values`."""
+_LARGEST_OCTAVE: Final = 62
+"""Of a position of 64 bits; of a step -1 stands for none."""
 _ROUNDING: Final = 1 + 1e-6
 """Sums of the same values in another order."""
 
@@ -52,9 +54,10 @@ def connect_to_judge(run: Run) -> RunConnection:
 
 
 def _broken(table: Table) -> str:
-    columns = {one.name for one in table.columns}
+    columns = [one.name for one in table.columns]
     floats = [one.name for one in table.columns if one.type_name == "float64"]
     wrong = [f"NOT isfinite({name})" for name in floats]
+    wrong += [f"{name} NOT BETWEEN -1 AND {_LARGEST_OCTAVE}" for name in columns if name.endswith("_octave")]
     if table in _OF_VALUES:
         wrong += [f"{name} < 0" for name in floats if name.startswith("sum_")]
         wrong += [f"{name} < 0" for name in _COUNTS if name in columns]

@@ -26,9 +26,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 from scipy.stats import kendalltau
-from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 import kvtrace
 from kvtrace.attention.quantizers import keep, quantizer_of
@@ -143,6 +140,9 @@ FROM value_sums(chosen_cells) GROUP BY candidate
 
 def measure(model_folder: Path, quantizers: Mapping[str, Sequence[Quantizer]]) -> dict[str, Measured]:
     """Return what each cache does to the next token of every request and its answer."""
+    from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
     AttentionInterface.register(_ATTENTION, _through_a_cache)
     AttentionMaskInterface.register(_ATTENTION, sdpa_mask)
     model = AutoModelForCausalLM.from_pretrained(
@@ -187,6 +187,8 @@ def _through_a_cache(
 
     query: [1, query_head, query, head_dim] after RoPE; key, value: [1, kv_head, key, head_dim].
     """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
     kv_heads = key.shape[1]
     exact = Exact(_bf16(query)[0].reshape(kv_heads, -1, *query.shape[2:]), _bf16(key)[0], _bf16(value)[0])
     restored = _Cache.of_layer(int(module.layer_idx), exact)  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ FOUND = (
     ("runs", "555:481"),  # a candidate without a name
     ("runs", "555:625"),  # a scale of a head that is in no other table
     ("policies", "20261202:1155"),  # a limit of 1e-300
+    ("runs", "20261203:4819"),  # a workload that is missing
     ("served requests", "20261201:7444"),  # a run that took forever
 )
 """Cases that long runs found wrong."""

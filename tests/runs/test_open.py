@@ -181,6 +181,9 @@ def test_the_layers_of_an_earlier_runs_findings_are_read_as_a_list(run: Path) ->
         "candidate": "shipped",
         "id": "missing-layers",
         "ordinal": 0,
+        "severity": "error",
+        "message": "layers lack scales",
+        "action": "add them",
         "evidence": '{"num": 2}',
     }
     rows = [finding | {"layers": layers} for layers in ("3,17", None)]

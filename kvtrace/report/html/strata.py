@@ -44,7 +44,7 @@ def head_strata(
     stratum_of = {(PHASES.index(name), number): i for i, (name, number) in enumerate(axes.strata)}
     pairs = zip(phase.tolist(), octave.tolist(), strict=True)
     stratum = np.array([stratum_of.get(pair, -1) for pair in pairs], dtype=np.int64)
-    positioned = phase >= 0
+    positioned = (phase >= 0) & (stratum >= 0)
     # By what is absent: a run from elsewhere may name a phase that there is not, which is no chart's.
     whole = pc.and_(pc.is_null(table["phase"]), pc.is_null(table["workload"])).to_numpy()
     labelled = workload >= 0
