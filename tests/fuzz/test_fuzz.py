@@ -31,6 +31,8 @@ FOUND = (
     ("runs", "555:625"),  # a scale of a head that is in no other table
     ("policies", "20261202:1155"),  # a limit of 1e-300
     ("runs", "20261203:4819"),  # a workload that is missing
+    ("runs with harm", "20261203:17096"),  # a stratum that no row is in
+    ("runs with harm", "20261203:19576"),  # a text that is missing
     ("served requests", "20261201:7444"),  # a run that took forever
 )
 """Cases that long runs found wrong."""
