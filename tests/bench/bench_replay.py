@@ -146,7 +146,11 @@ def evaluate(trace: Trace, repeats: int, num_values: int) -> list[float]:
     with tempfile.TemporaryDirectory(prefix="kvtrace-bench-") as scratch:
         start = time.perf_counter()
         stored = write_profile(trace, cells, profile_tensors(trace, cells, CPU), Path(scratch) / "profile")
-        print(f"and kept        {time.perf_counter() - start:8.2f} s, once")
+        took = time.perf_counter() - start
+        size = sum(file.stat().st_size for file in stored.path.rglob("*") if file.is_file())
+        print(
+            f"and kept        {took:8.2f} s, once: {size / 1e6:,.1f} MB, {size / num_values:.2f} bytes each"
+        )
         random = np.random.default_rng(0)
         keys = [(n, head, t) for n, layer in trace.layers.items() for head in layer.kv_heads for t in "kv"]
         applied = []
