@@ -193,7 +193,7 @@ def _write_cells(
         num_clipped=clipped.reshape(-1),
         num_flushed=rng.integers(0, 9, shape).reshape(-1),
         sum_sq_signal=(values * rng.random(shape)).reshape(-1),
-        sum_sq_error=(values * rng.random(shape) * 1e-3).reshape(-1),
+        sum_sq_error=(values * rng.random(shape) * 1e-3 + clipped * 1e-4).reshape(-1),
         sum_sq_clip_error=clipped.reshape(-1) * 1e-4,
         max_abs=np.broadcast_to(magnitude(max_code), shape).reshape(-1),
     )
