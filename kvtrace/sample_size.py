@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import ceil, log, log1p
 from statistics import NormalDist
+from typing import Final
 
-_MOST_REQUESTS = 10**9
+_MOST_REQUESTS: Final = 10**9
 
 
 def design_effect(vectors_per_request: float, correlation: float) -> float:

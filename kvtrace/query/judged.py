@@ -37,7 +37,8 @@ _ROUNDING: Final = 1 + 1e-6
 def connect_to_judge(run: Run) -> RunConnection:
     """Return `connect_with_views(run)` of a run whose sums can be those of a replay.
 
-    Raises IntegrityError: a sum is no number or below 0, or sums of one row contradict each other.
+    Raises IntegrityError: a sum of values is no number or below 0, sums of one row contradict each other, or
+    an octave is one that no position has.
     """
     connection = connect_with_views(run)
     for table in filter(run.holds, (*_OF_VALUES, *_OF_ATTENTION)):
@@ -56,9 +57,10 @@ def connect_to_judge(run: Run) -> RunConnection:
 def _broken(table: Table) -> str:
     columns = [one.name for one in table.columns]
     floats = [one.name for one in table.columns if one.type_name == "float64"]
-    wrong = [f"NOT isfinite({name})" for name in floats]
-    wrong += [f"{name} NOT BETWEEN -1 AND {_LARGEST_OCTAVE}" for name in columns if name.endswith("_octave")]
+    wrong = [f"{name} NOT BETWEEN -1 AND {_LARGEST_OCTAVE}" for name in columns if name.endswith("_octave")]
     if table in _OF_VALUES:
+        # Of attention they may be none: a cast that does not saturate leaves NaN, and o with it.
+        wrong += [f"NOT isfinite({name})" for name in floats]
         wrong += [f"{name} < 0" for name in floats if name.startswith("sum_")]
         wrong += [f"{name} < 0" for name in _COUNTS if name in columns]
         wrong += [f"{name} > num_values" for name in _PARTS if name in columns]

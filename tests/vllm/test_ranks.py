@@ -12,6 +12,7 @@ from support.vllm_checkpoints import write_tiny_model
 from support.vllm_cpu import MAX_DISTANCE_RATIO
 from support.vllm_engines import connector, run_offline
 from support.vllm_reference import MergedTrace, distances_from_fp32
+from support.vllm_tiny import ENGINE
 
 from kvtrace.trace.reader import open_trace
 from kvtrace.trace.summary import summarize
@@ -30,14 +31,8 @@ def serve(folder: Path, num_kv_heads: int, **extra: Any) -> tuple[Path, list[dic
     """Serve three requests with two ranks; return the trace and what each got."""
     write_tiny_model(folder / "model", "llama", num_kv_heads=num_kv_heads)
     engine = {
+        **ENGINE,
         "tensor_parallel_size": 2,
-        "max_model_len": 512,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 128,
-        "seed": 0,
-        "skip_tokenizer_init": True,
-        "enforce_eager": True,
-        "enable_prefix_caching": False,
         "kv_transfer_config": connector(folder / "traces", **extra),
     }
     sampling = {"temperature": 0, "max_tokens": 8, "ignore_eos": True, "detokenize": False}

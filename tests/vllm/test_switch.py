@@ -12,6 +12,7 @@ from support.vllm_checkpoints import write_tiny_model
 from support.vllm_cpu import MAX_DISTANCE_RATIO
 from support.vllm_engines import ONE_PROCESS, StoredTrace, connector, only_trace, run_offline
 from support.vllm_reference import distances_from_fp32
+from support.vllm_tiny import ENGINE
 
 from kvtrace.trace.reader import open_trace
 from kvtrace.trace.summary import summarize
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.vllm
 
-ENGINE: dict[str, Any] = {
-    "max_model_len": 512,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 128,
-    "seed": 0,
-    "skip_tokenizer_init": True,
-    "enforce_eager": True,
-    "enable_prefix_caching": False,
-}
 ON: dict[str, Any] = {"enabled": True, "position_stride": 1}
 OFF = {"enabled": False}
 PROMPT = 150
